@@ -12,12 +12,12 @@ use crate::process::PerProcess;
 use crate::router::tuning::RETIRE_AFTER;
 use crate::threads::spawn::spawn_on;
 
-/// A completion on its way to the CPU where it is wanted.
+/// A completion on its way to the CPU that wants it.
 #[derive(Debug)]
 pub(super) struct RemoteCompletion {
-    /// Alive as long as one of its slots is held, or the newest of a chain is held.
+    /// Alive while one of its slots is held, or the newest completion of a chain.
     pub(super) board: *const Board,
-    /// The newest of a chain keeps the context for all of them.
+    /// Set in the newest completion of a chain: it keeps the context alive for all of them.
     pub(super) keep: Option<Arc<dyn Dispatcher>>,
     pub(super) slot: u32,
     pub(super) result: i32,
@@ -43,7 +43,8 @@ pub(super) struct Completers {
 static COMPLETERS: PerProcess<Completers> = PerProcess::new();
 
 impl Completers {
-    /// In the child of a fork that is a new set, as its parent's threads do not exist there.
+    /// The completers of this process. The child of a fork gets a new set, because its parent's
+    /// threads do not exist there.
     pub(super) fn of_this_process() -> &'static Self {
         let by_cpu = || (0..CPUS_MAX).map(|_| OnceLock::new()).collect();
         let Ok(completers) =
@@ -65,7 +66,7 @@ impl Completers {
 }
 
 impl Completer {
-    /// The list has no owner: the caller makes one, or stands in for it.
+    /// The list has no owner: the caller makes one, or acts in its place.
     #[cold]
     fn make(&'static self) {
         let cpus = [self.cpu].into_iter().collect();
@@ -73,7 +74,7 @@ impl Completer {
             self.serve(|| self.list.rest(Some(RETIRE_AFTER)));
         });
         if made.is_err() {
-            // No thread can be made: completed on whatever CPU this is.
+            // No thread can be made: the completions are handled on the current CPU.
             self.serve(|| !self.list.let_go());
         }
     }

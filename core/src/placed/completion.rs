@@ -1,8 +1,8 @@
-//! A list of completions that any thread adds to with one atomic step and one thread drains whole.
+//! A list of completions: any thread adds with one atomic step, and one thread takes all of them.
 //!
-//! One word, the head, is the top of the list, or says what its owner does: `AWAKE`, `ASLEEP`, or
-//! `GONE` (there is no such thread). So the thread that adds learns in the same step whether the
-//! owner has to be woken, or made, and nobody else is.
+//! One word, the head, is the top of the list, or the owner's state: `AWAKE`, `ASLEEP`, or `GONE`
+//! (there is no such thread). So the thread that adds learns in the same step whether it has to
+//! wake or make the owner. No other thread learns it.
 //!
 //! | step | from | to | by |
 //! |---|---|---|---|
@@ -11,11 +11,11 @@
 //! | doze | `AWAKE` | `ASLEEP` | the owner, which found nothing |
 //! | retire | `ASLEEP` | `GONE` | the owner, at the end of a long sleep |
 //!
-//! Of a doze and an add exactly one is first in the order of the word: the add finds `ASLEEP` and
-//! wakes, or the doze fails. Nothing is taken off but all at once, so a node cannot be gone and
-//! back while an add is on its way.
+//! Of a sleep and an add, exactly one is first in the order of the word. Either the add finds
+//! `ASLEEP` and wakes the owner, or the sleep fails. The list is only taken as a whole, so a node
+//! cannot leave and return while an add is under way.
 #![allow(unsafe_code)]
-// As in the rest of the crate: nothing is made by default.
+// As in the rest of the crate: no type has a default.
 #![allow(clippy::new_without_default)]
 
 use std::marker::PhantomData;
@@ -28,7 +28,7 @@ use crate::sync::{AtomicPtr, Ordering, UnsafeCell};
 /// A place on a list.
 #[derive(Debug)]
 pub struct Node<T> {
-    /// What was added before it.
+    /// The node that was added before this one.
     below: UnsafeCell<*mut Node<T>>,
     item: UnsafeCell<Option<T>>,
 }
@@ -40,7 +40,7 @@ unsafe impl<T: Send> Send for Node<T> {}
 unsafe impl<T: Send> Sync for Node<T> {}
 
 impl<T> Node<T> {
-    /// On no list.
+    /// A node on no list.
     pub fn new() -> Self {
         Self { below: UnsafeCell::new(null_mut()), item: UnsafeCell::new(None) }
     }
@@ -54,7 +54,7 @@ pub struct Chain<T> {
 }
 
 impl<T> Chain<T> {
-    /// Empty.
+    /// An empty chain.
     pub fn new() -> Self {
         Self { newest: null_mut(), oldest: null_mut() }
     }
@@ -63,11 +63,11 @@ impl<T> Chain<T> {
         self.newest.is_null()
     }
 
-    /// Puts one more at the end.
+    /// Adds a node at the end.
     ///
     /// # Safety
-    /// The node is the caller's alone: on no list and no other chain. It stays where it is until
-    /// the list that the chain is added to has given its item out.
+    /// The node belongs to the caller alone: it is on no list and no other chain. It is not moved
+    /// until the list that the chain is added to has returned its item.
     #[inline]
     pub unsafe fn add(&mut self, node: &Node<T>, item: T) {
         // SAFETY: the caller's alone.
@@ -81,20 +81,20 @@ impl<T> Chain<T> {
     }
 }
 
-/// What the owner of a list does.
+/// The state of a list's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It looks at the list before it sleeps.
+    /// The owner checks the list before it sleeps.
     Awake,
-    /// It is to be woken, with `List::wake`.
+    /// The owner has to be woken, with `List::wake`.
     Asleep,
-    /// There is none: the thread that gets this answer is it, or makes it.
+    /// There is no owner: the thread that gets this answer becomes it, or makes it.
     Gone,
 }
 
-/// The list.
+/// The list of completions.
 ///
-/// It gives items to other threads, so they have to be `Send`:
+/// The list gives items to other threads, so they have to be `Send`:
 ///
 /// ```compile_fail,E0277
 /// fn is_shared<T: Sync>(_: T) {}
@@ -104,7 +104,7 @@ pub enum Owner {
 pub struct CompletionList<T> {
     head: AtomicPtr<Node<T>>,
     sleep: Sleep,
-    /// Items go to other threads, as those in a node do.
+    /// Items move to other threads, as those in a node do.
     items: PhantomData<Node<T>>,
 }
 
@@ -121,7 +121,7 @@ fn gone<T>() -> *mut Node<T> {
 }
 
 fn is_node<T>(head: *mut Node<T>) -> bool {
-    // Nodes are aligned to more than this.
+    // Nodes have a larger alignment.
     head.addr() > 2
 }
 
@@ -131,8 +131,8 @@ impl<T> CompletionList<T> {
         Self { head: AtomicPtr::new(gone()), sleep: Sleep::new(), items: PhantomData }
     }
 
-    /// Adds a chain that is not empty, with one atomic step. What is to be done then is the
-    /// caller's.
+    /// Adds a chain that is not empty, with one atomic step. The caller handles the owner's state
+    /// that this returns.
     #[inline]
     #[must_use]
     pub fn add(&self, chain: Chain<T>) -> Owner {
@@ -144,8 +144,8 @@ impl<T> CompletionList<T> {
             let below = if is_node(head) { head } else { null_mut() };
             // SAFETY: as above.
             oldest.with_mut(|at| unsafe { *at = below });
-            // Release: the nodes of the chain. Those below were released by exchanges that this one
-            // continues.
+            // Release: the nodes of the chain. Nodes below were released by earlier exchanges of
+            // this word.
             match self.head.compare_exchange_weak(
                 head,
                 chain.newest,
@@ -160,8 +160,8 @@ impl<T> CompletionList<T> {
         }
     }
 
-    /// The owner takes all there is, oldest first; each node is free again when its item is given
-    /// out. Gives how many. The owner is awake after it.
+    /// The owner takes all nodes, oldest first. Each node is free again when its item was passed to
+    /// `take`. Returns the number. The owner is awake afterwards.
     pub fn drain(&self, mut take: impl FnMut(T)) -> usize {
         // Acquire: the nodes.
         let mut top = self.head.swap(awake(), Ordering::Acquire);
@@ -180,7 +180,7 @@ impl<T> CompletionList<T> {
         while !oldest.is_null() {
             // SAFETY: as above.
             let node = unsafe { &*oldest };
-            // First: once its item is given out, the node may be on a list again.
+            // Read first: once its item was given out, the node may be on a list again.
             // SAFETY: as above.
             oldest = node.below.with(|at| unsafe { *at });
             // SAFETY: as above.
@@ -191,14 +191,14 @@ impl<T> CompletionList<T> {
         count
     }
 
-    /// The owner, which has found nothing, sleeps until something is added, at most `timeout`.
-    /// False: the time is over, and it is not the owner any more.
+    /// The owner has found nothing: it sleeps until a node is added, at most `timeout`. False: the
+    /// time is over, and it is no longer the owner.
     pub(crate) fn rest(&self, timeout: Option<Duration>) -> bool {
         if !self.step(awake(), asleep()) {
             return true;
         }
         loop {
-            // Anew each time, and before the look at the head: a wake for an earlier add may come
+            // A new ticket each time, before the head is read: a wake for an earlier add may come
             // late.
             let ticket = self.sleep.ticket();
             if self.head.load(Ordering::Relaxed) != asleep() {
@@ -211,19 +211,19 @@ impl<T> CompletionList<T> {
         }
     }
 
-    /// An owner without a thread of its own lets go of the list. False: something was added.
+    /// An owner without a thread of its own gives the list up. False: a node was added.
     pub(crate) fn let_go(&self) -> bool {
         self.step(awake(), gone())
     }
 
     fn step(&self, from: *mut Node<T>, to: *mut Node<T>) -> bool {
-        // Release: a node that is added next, by the thread that reads this, is used after the
-        // owner is through with it.
+        // Release: a thread that reads this may use a node again after the owner has finished with
+        // it.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         self.head.compare_exchange(from, to, success, failure).is_ok()
     }
 
-    /// Wakes the owner; for the thread that has added to the list while it was asleep.
+    /// Wakes the owner. For a thread that has added a node while the owner was asleep.
     pub(crate) fn wake(&self) {
         self.sleep.change();
         self.sleep.wake_all();
@@ -312,8 +312,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: an item missing or twice, a node that two threads touch, or an
-    //! owner that sleeps although something is on its list (loom reports a deadlock).
+    //! A failure would be: an item missing or twice, a node that two threads use, or an owner that
+    //! sleeps although a node is on its list (loom reports a deadlock).
 
     use super::{Chain, CompletionList, Node, Owner, asleep, awake};
     use crate::sync::{AtomicBool, Ordering};
@@ -346,7 +346,7 @@ mod loom_models {
             owner
         }
 
-        /// Drains and sleeps until this many have come.
+        /// Drains and sleeps until this many items have come.
         fn own(&self, count: usize) -> Vec<u32> {
             let mut seen = Vec::new();
             while seen.len() < count {
@@ -423,7 +423,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: an owner that says that it sleeps by a plain store sleeps on what was added
+    /// Canary: an owner that stores `ASLEEP` instead of exchanging it misses a node that was added
     /// meanwhile.
     #[test]
     #[should_panic(expected = "lost")]

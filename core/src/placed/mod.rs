@@ -1,5 +1,4 @@
-//! A context's placement at work: where each request was submitted and executed, where it
-//! completes.
+//! A context's placement: where each request was submitted and executed, and where it completes.
 #![allow(unsafe_code)]
 
 mod completers;
@@ -23,12 +22,12 @@ use crate::cqe::Cqe;
 use crate::stats::Counters;
 use crate::sys;
 
-/// Nobody has executed it yet.
+/// No CPU has executed the request yet.
 const NOWHERE: u32 = u32::MAX;
-/// Chains for this many CPUs are gathered at a time; more go one by one.
+/// The maximum number of CPUs whose chains are collected at a time; others are sent one by one.
 const GATHERED: usize = 8;
 
-/// Placement and handler of one context; a context without either has none of this.
+/// Placement and handler of one context; a context without either has none.
 #[derive(Debug)]
 pub(crate) struct Placed {
     placement: Placement,
@@ -40,34 +39,35 @@ pub(crate) struct Placed {
     requests: Box<[SubmitSite]>,
 }
 
-/// What the first submit found out.
+/// The findings of the first submit.
 #[derive(Debug)]
 struct Detected {
     choice: EffectivePlacement,
-    /// By the CPU that a request was executed on: the CPUs of the cells that serve its interrupt.
+    /// For each CPU that may execute a request: the CPUs of the cells that serve its interrupt.
     near_interrupt: Vec<CpuSet>,
-    /// By the CPU that it was submitted on: where it completes if it does not where it came up.
+    /// For each CPU that may submit: the CPU on which its requests complete, if not where they
+    /// arrive.
     away: Vec<usize>,
 }
 
-/// Of the request in a slot.
+/// The CPUs of the request in a slot.
 #[derive(Debug)]
 struct SubmitSite {
-    /// The CPU that it was submitted on.
+    /// The CPU on which the request was submitted.
     home: AtomicU32,
-    /// The CPU that has executed it, or handed it to the kernel.
+    /// The CPU that has executed the request, or handed it to the kernel.
     ran: AtomicU32,
     node: Node<RemoteCompletion>,
 }
 
-/// For one CPU: a chain, and what will be its last, which is to keep the context.
+/// For one CPU: a chain, and its last completion, which will keep the context alive.
 struct PendingChain {
     cpu: usize,
     chain: Chain<RemoteCompletion>,
     last: Option<RemoteCompletion>,
 }
 
-/// Completions for other CPUs that one thread has come by at the same time.
+/// Completions for other CPUs that one thread has found at the same time.
 struct Gathered {
     board: *const Board,
     chains: [Option<PendingChain>; GATHERED],
@@ -78,7 +78,7 @@ thread_local! {
 }
 
 impl Placed {
-    /// The machine, for a context that is placed, has a handler, or is to tell where it runs.
+    /// The machine's topology, for a context that is placed, has a handler, or counts by cell.
     ///
     /// # Errors
     /// As [`Placement::check`].
@@ -121,7 +121,7 @@ impl Placed {
         let near_interrupt = (0..cpus).map(|cpu| {
             let here: CpuSet = [cpu].into_iter().collect();
             let served = device.as_ref().map(|device| device.interrupt_of(cpu)).unwrap_or_default();
-            // Nothing is known of an interrupt: it completes where it is executed.
+            // The interrupt's CPU is unknown: the request completes where it is executed.
             topology.cells_around(if served.is_empty() { &here } else { &served })
         });
         let away = |home: usize| match &choice.completion {
@@ -138,7 +138,7 @@ impl Placed {
         Detected { near_interrupt, away: (0..cpus).map(away).collect(), choice }
     }
 
-    /// The CPU on which a request completes that has come up on `here`.
+    /// The CPU on which a request completes that has arrived on `here`.
     fn target(&self, found: &Detected, home: usize, here: usize) -> usize {
         let same_cell = || self.topology.cell_of(home) == self.topology.cell_of(here);
         let stays = found.choice.completion.as_ref().is_none_or(|cpus| cpus.contains(here))
@@ -152,12 +152,12 @@ impl Placed {
 }
 
 impl Placing for Placed {
-    /// What has become of the placement; none before the first submit.
+    /// The placement in effect; none before the first submit.
     fn choice(&self) -> Option<&EffectivePlacement> {
         self.found.get().map(|found| &found.choice)
     }
 
-    /// Requests are about to be handed to the engine by the calling thread.
+    /// The calling thread is about to hand requests to the engine.
     fn submitted(&self, board: &Board, slots: &[u32]) {
         let cpu = sys::cpu();
         self.found.get_or_init(|| {
@@ -174,7 +174,7 @@ impl Placing for Placed {
         }
     }
 
-    /// The calling thread has handed these to the kernel.
+    /// The calling thread has handed these requests to the kernel.
     fn ran_here(&self, slots: &[u32]) {
         let cpu = sys::cpu() as u32;
         slots
@@ -182,7 +182,7 @@ impl Placing for Placed {
             .for_each(|&slot| self.requests[slot as usize].ran.store(cpu, Ordering::Relaxed));
     }
 
-    /// Sends a completion to where it is wanted. False: it is completed here, by the caller.
+    /// Sends a completion to the CPU that wants it. False: the caller completes it here.
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool {
         let request = &self.requests[index as usize];
         let here = sys::cpu();
@@ -190,7 +190,8 @@ impl Placing for Placed {
             request.ran.store(here as u32, Ordering::Relaxed);
         }
         if how == Delivery::Posted && self.handler.is_none() {
-            // Nobody has executed it, and the thread that cancels looks for it at once.
+            // No CPU has executed the request, and the cancelling thread looks for its completion
+            // at once.
             return false;
         }
         let Some(found) = self.found.get() else { return false };
@@ -228,11 +229,11 @@ impl Placing for Placed {
         true
     }
 
-    /// What `f` completes for other CPUs is sent to each of them at once.
+    /// Completions for other CPUs that `f` makes are sent to each CPU in one batch.
     fn together(&self, board: &Board, f: &mut dyn FnMut()) {
         let chains = [const { None }; GATHERED];
         let mut gathered = Gathered { board: std::ptr::from_ref(board), chains };
-        /// Puts back what was there, also past a panic.
+        /// Restores the earlier value, also after a panic.
         struct PreviousGathered(*mut Gathered);
         impl Drop for PreviousGathered {
             fn drop(&mut self) {
@@ -252,12 +253,12 @@ impl Placing for Placed {
         }
     }
 
-    /// Runs the handler of a completion, if there is one.
+    /// Runs the handler for a completion, if the context has one.
     fn handle(&self, cqe: Cqe) {
         if let Some(handler) = &self.handler
             && std::panic::catch_unwind(AssertUnwindSafe(|| handler.call(cqe))).is_err()
         {
-            // Its message has been printed. Going on would lose the completions behind it.
+            // The panic's message was printed. Continuing would lose later completions.
             std::process::abort();
         }
     }

@@ -1,4 +1,4 @@
-//! From an errno to its cause. Nothing is tried or read here, so every case can be tested.
+//! Finds the cause of an errno. Nothing is tried or read here, so every case can be tested.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ pub enum Cause {
     Seccomp,
     /// The setting kernel.io_uring_disabled.
     IoUringDisabled,
-    /// The kernel is too old, or compiled without it.
+    /// The kernel is too old, or compiled without the call.
     Kernel,
-    /// The file system does not know it.
+    /// The file system does not support it.
     FileSystem,
     /// The setting fs.aio-max-nr: all Linux AIO requests of the host are taken.
     AioMaxNr,
-    /// RLIMIT_MEMLOCK.
+    /// The limit of locked memory (RLIMIT_MEMLOCK).
     Memlock,
     /// Memory is short.
     Memory,
@@ -26,14 +26,15 @@ pub enum Cause {
     Descriptors,
     /// RLIMIT_NPROC, pids.max of the control group, or kernel.threads-max of the host.
     Threads,
-    /// A folder that cannot be written to.
+    /// A folder without write access.
     Permission,
-    /// None that could be found.
+    /// No cause was found.
     Unknown,
 }
 
 impl Cause {
-    /// A short name that programs can rely on: `seccomp`, `io_uring_disabled`, `aio_max_nr`.
+    /// A short name that programs can rely on, such as `seccomp`, `io_uring_disabled` or
+    /// `aio_max_nr`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Seccomp => "seccomp",
@@ -63,11 +64,11 @@ impl fmt::Display for Cause {
 pub struct Refusal {
     /// The system call.
     pub call: &'static str,
-    /// What it answered.
+    /// The errno (positive).
     pub errno: i32,
     /// Why.
     pub cause: Cause,
-    /// Why, in words, with the numbers that matter.
+    /// The cause in words, with the numbers that matter.
     pub words: String,
 }
 
@@ -85,17 +86,17 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// A call as this file sees it: since when the kernel has it, and whether it is compiled in.
+/// A system call: the kernel version that added it, and whether it is compiled in.
 struct SystemCall {
     since: (u32, u32),
-    /// `None` if nobody can tell.
+    /// `None` if unknown.
     compiled_in: Option<bool>,
 }
 
 impl SystemCall {
     fn of(name: &str, facts: &MachineFacts) -> Self {
         match name {
-            // The setting came with 6.6 and exists where io_uring is compiled in.
+            // The setting came with 6.6, and exists if io_uring is compiled in.
             "io_uring_setup" | "io_uring_enter" => {
                 let compiled_in = facts.io_uring_disabled.is_some().then_some(true);
                 Self { since: (5, 1), compiled_in }
@@ -118,7 +119,7 @@ pub(super) fn find(call: &'static str, errno: i32, facts: &MachineFacts) -> Refu
     Refusal { call, errno, cause, words }
 }
 
-/// The kernel's own reasons. None if it has none for this errno, or they do not hold.
+/// The kernel's own reason. None if it has none for this errno, or if the reason does not apply.
 fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, String)> {
     match (call, errno) {
         ("io_uring_setup", libc::EPERM) => match facts.io_uring_disabled {
@@ -135,7 +136,7 @@ fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, Stri
             )),
         },
         (_, libc::ENOSYS) => missing(&SystemCall::of(call, facts), facts),
-        // As few as an engine of ours makes do with.
+        // As few requests as one of our engines needs.
         ("io_setup", libc::EAGAIN) if facts.aio.exhausted_by(33) != Some(false) => Some((
             Cause::AioMaxNr,
             format!("fs.aio-nr is {}, the limit fs.aio-max-nr of the whole host", facts.aio),
@@ -163,7 +164,7 @@ fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, Stri
     }
 }
 
-/// ENOSYS: an old kernel, one compiled without the call, or a filter that answers so.
+/// ENOSYS: the kernel is old, or compiled without the call, or a filter answers so.
 fn missing(call: &SystemCall, facts: &MachineFacts) -> Option<(Cause, String)> {
     let (major, minor) = call.since;
     if facts.is_older_than(call.since) {
@@ -182,7 +183,7 @@ fn missing(call: &SystemCall, facts: &MachineFacts) -> Option<(Cause, String)> {
     }
 }
 
-/// EAGAIN for a thread.
+/// Causes of EAGAIN for a thread.
 fn threads(facts: &MachineFacts) -> Option<(Cause, String)> {
     for limit in [&facts.pids, &facts.nproc] {
         if limit.exhausted_by(1) == Some(true) {
@@ -195,11 +196,11 @@ fn threads(facts: &MachineFacts) -> Option<(Cause, String)> {
          kernel.threads-max",
         facts.nproc, facts.pids
     );
-    // With a filter in force and room under both limits, the filter is the likelier one.
+    // With a filter in force and room under both limits, the filter is more likely.
     (!facts.is_filtered()).then_some((Cause::Threads, words))
 }
 
-/// The kernel itself has no reason to answer so.
+/// The kernel itself has no reason for this answer.
 fn elsewhere(facts: &MachineFacts) -> (Cause, String) {
     match facts.seccomp {
         _ if facts.is_filtered() => (Cause::Seccomp, "a seccomp filter refuses it".into()),
@@ -250,7 +251,7 @@ mod tests {
         assert!(find("io_uring_setup", libc::EPERM, &facts).words.contains("as well"));
         facts.io_uring_disabled = Some(1);
         assert_eq!(refused(&facts), Cause::IoUringDisabled);
-        // The setting 1 does not hold for the privileged.
+        // The setting 1 does not apply to privileged processes.
         facts.sys_admin = Some(true);
         assert_eq!(refused(&facts), Cause::Seccomp);
         facts.seccomp = Some(0);

@@ -1,4 +1,4 @@
-//! What the kernel and the sandbox say about themselves. Every line of it may be missing.
+//! Facts from the kernel and the sandbox. Any of them may be missing.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -20,10 +20,9 @@ pub struct Limit {
     pub name: &'static str,
     /// What is counted, and for whom.
     pub counts: &'static str,
-    /// In use; `None` if the kernel does not tell.
+    /// The amount in use; `None` if unknown.
     pub used: Option<u64>,
-    /// The most that may be used: `u64::MAX` if there is no limit, `None` if the kernel does not
-    /// tell.
+    /// The maximum: `u64::MAX` if there is no limit, `None` if unknown.
     pub limit: Option<u64>,
 }
 
@@ -32,7 +31,7 @@ impl Limit {
         Self { name, counts, used: None, limit: None }
     }
 
-    /// Is there no room for `more`? `None` if that cannot be known.
+    /// Is there no room for `more`? `None` if unknown.
     pub(super) fn exhausted_by(&self, more: u64) -> Option<bool> {
         Some(self.used?.checked_add(more)? > self.limit?)
     }
@@ -60,31 +59,30 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What can be read about this process and its kernel without trying anything.
+/// Facts about this process and its kernel that can be read without trying anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MachineFacts {
-    /// The kernel's release, as uname(2) has it; empty if it does not say.
+    /// The kernel's release (uname(2)); empty if unknown.
     pub release: String,
-    /// The first two numbers of it.
+    /// The first two numbers of the release.
     pub version: Option<(u32, u32)>,
     /// The C library, `glibc 2.41` or `musl`.
     pub c_library: String,
-    /// The seccomp mode: 0 off, 1 strict, 2 a filter (proc_pid_status(5)); `None` if /proc does not
-    /// tell.
+    /// The seccomp mode: 0 off, 1 strict, 2 a filter (proc_pid_status(5)); `None` if unknown.
     pub seccomp: Option<u32>,
     /// Is PR_SET_NO_NEW_PRIVS on (prctl(2))?
     pub no_new_privs: Option<bool>,
     /// Has the process CAP_SYS_ADMIN?
     pub sys_admin: Option<bool>,
-    /// kernel.io_uring_disabled: 0 allowed, 1 for the privileged, 2 off. `None` before Linux 6.6
-    /// and where io_uring is not compiled in.
+    /// kernel.io_uring_disabled: 0 allowed, 1 for privileged processes, 2 off. `None` before Linux
+    /// 6.6, and if io_uring is not compiled in.
     pub io_uring_disabled: Option<u32>,
     /// Requests of all Linux AIO contexts of the host.
     pub aio: Limit,
     /// Bytes of locked memory of this process.
     pub memlock: Limit,
-    /// Processes and threads of this user, as far as they can be seen from here.
+    /// Processes and threads of this user, as far as they are visible here.
     pub nproc: Limit,
     /// Descriptors of this process.
     pub nofile: Limit,
@@ -93,7 +91,7 @@ pub struct MachineFacts {
 }
 
 impl MachineFacts {
-    /// Reads them, all but the number of this user's processes.
+    /// Reads all facts but the number of this user's processes.
     pub(super) fn look() -> Self {
         let release = release();
         let status = read_to_string("/proc/self/status").unwrap_or_default();
@@ -125,7 +123,7 @@ impl MachineFacts {
                 ..Limit::new("RLIMIT_NPROC", "processes and threads of this user, seen from here")
             },
             nofile: Limit {
-                // One of them is the folder itself, open for being read.
+                // One of them is the folder itself, open for reading.
                 used: read_dir("/proc/self/fd").ok().map(|list| list.count() as u64 - 1),
                 limit: resource(libc::RLIMIT_NOFILE),
                 ..Limit::new("RLIMIT_NOFILE", "descriptors of this process")
@@ -134,7 +132,7 @@ impl MachineFacts {
         }
     }
 
-    /// Counts this user's processes and threads: a file of /proc is read for each process.
+    /// Counts this user's processes and threads: reads a file of /proc for each process.
     pub(super) fn count_processes(&mut self) {
         // SAFETY: no memory is involved, and the call cannot fail.
         let user = unsafe { libc::getuid() };
@@ -155,17 +153,17 @@ impl MachineFacts {
         self.nproc.used = Some(count).filter(|&count| count > 0);
     }
 
-    /// Is a seccomp filter in force? False if /proc does not tell.
+    /// Is a seccomp filter in force? False if unknown.
     pub fn is_filtered(&self) -> bool {
         self.seccomp == Some(SECCOMP_FILTER)
     }
 
-    /// Is the kernel older than this? False if it does not say.
+    /// Is the kernel older than this version? False if unknown.
     pub(super) fn is_older_than(&self, version: (u32, u32)) -> bool {
         self.version.is_some_and(|ours| ours < version)
     }
 
-    /// Every limit, in the order in which people ask for them.
+    /// Every limit, in the order of the report.
     pub fn limits(&self) -> [&Limit; 5] {
         [&self.aio, &self.memlock, &self.nproc, &self.nofile, &self.pids]
     }
@@ -221,7 +219,7 @@ fn c_library() -> String {
     if cfg!(target_env = "musl") { "musl".into() } else { "unknown C library".into() }
 }
 
-/// The tightest pids.max of the control groups that this process is in, both versions (cgroups(7)).
+/// The lowest pids.max of the control groups of this process, both versions (cgroups(7)).
 fn pids() -> Limit {
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut tightest = Limit::new("pids.max", "processes and threads of this control group");

@@ -1,4 +1,4 @@
-//! What the file system of a folder can do, tried on scratch files without a name.
+//! The abilities of a folder's file system, tried on nameless scratch files.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, remove_file};
@@ -16,22 +16,22 @@ use crate::sys;
 
 /// Direct reads submitted at once.
 const READS: usize = 32;
-/// Bytes of each.
+/// Bytes of each read.
 const BLOCK: usize = 16 * 1024;
-/// The quickest of this many batches counts.
+/// The number of batches: the quickest counts.
 const ROUNDS: usize = 5;
 /// Alignments of direct transfers that are tried, in bytes.
 const ALIGNMENTS: [u32; 2] = [512, 4096];
 
-/// Whether something works.
+/// Does something work?
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// It does.
+    /// It works.
     Works,
-    /// It was refused.
+    /// The call was refused.
     Refused(Refusal),
-    /// It could not be tried, because this did not work.
+    /// It could not be tried, because this earlier step failed.
     Untried(&'static str),
 }
 
@@ -66,18 +66,18 @@ impl fmt::Display for Answer {
 pub enum Asynchrony {
     /// Submitting took clearly less time than reading.
     Asynchronous(Timing),
-    /// Each submission took as long as a read does, and all were complete when it returned.
+    /// Each submission took as long as a read, and all reads were complete when it returned.
     Synchronous(Timing),
-    /// The numbers do not tell: the device is too quick, or the machine too busy.
+    /// The times do not tell: the device is too quick, or the machine too busy.
     Unclear(Timing),
     /// The reads failed.
     Refused(Refusal),
-    /// It could not be tried, because this did not work.
+    /// It could not be tried, because this earlier step failed.
     Untried(&'static str),
 }
 
 impl Asynchrony {
-    /// The verdict in a word: `asynchronous`, `synchronous`, `unclear`, `untried`.
+    /// The verdict in one word: `asynchronous`, `synchronous`, `unclear`, `untried`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Asynchronous(_) => "asynchronous",
@@ -114,23 +114,23 @@ impl fmt::Display for Asynchrony {
 pub struct Timing {
     /// Reads in the batch.
     pub reads: u32,
-    /// Of these, complete when io_submit(2) returned.
+    /// The reads that were complete when io_submit(2) returned.
     pub done_at_return: u32,
     /// Nanoseconds that io_submit(2) took.
     pub submit_ns: u64,
-    /// Nanoseconds from its beginning until the last read was complete.
+    /// Nanoseconds from the start of io_submit(2) until the last read was complete.
     pub total_ns: u64,
-    /// Nanoseconds of one such read by itself, with pread(2).
+    /// Nanoseconds of one such read alone, with pread(2).
     pub single_ns: u64,
 }
 
-/// What was found out about a folder's file system.
+/// The findings about a folder's file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Folder {
     /// The folder, as it was named.
     pub path: PathBuf,
-    /// Number of the device that it lies on (`st_dev` of stat(2)).
+    /// Number of the device of the folder (`st_dev` of stat(2)).
     pub device: u64,
     /// Could a scratch file be made and written to?
     pub scratch: Answer,
@@ -138,18 +138,18 @@ pub struct Folder {
     pub nowait_read: Answer,
     /// RWF_NOWAIT for buffered writes in place (pwritev2(2)).
     pub nowait_write: Answer,
-    /// Opening with O_DIRECT (open(2)), and transferring.
+    /// O_DIRECT (open(2)), and transfers with it.
     pub direct: Answer,
-    /// Bytes to which a direct transfer must be aligned, of those tried (512 and 4096).
+    /// The alignment in bytes that direct transfers need, of those tried (512 and 4096).
     pub direct_alignment: Option<u32>,
     /// Is Linux AIO truly asynchronous for direct reads?
     pub asynchrony: Asynchrony,
-    /// Where `auto` would send requests at first.
+    /// The lanes to which `auto` would send requests at first.
     pub lanes: ExpectedLanes,
 }
 
 impl Folder {
-    /// Tries it out.
+    /// Tries the folder out.
     pub(super) fn look(path: &Path, probe: &Probe) -> std::io::Result<Self> {
         let metadata = path.metadata()?;
         if !metadata.is_dir() {
@@ -176,11 +176,11 @@ impl Folder {
     }
 }
 
-/// What the other trials need.
+/// The step that the other trials need.
 const SCRATCH: &str = "making a scratch file";
 const DIRECT: &str = "direct I/O";
 
-/// Makes a scratch file and tries RWF_NOWAIT on pages that lie in the cache.
+/// Makes a scratch file and tries RWF_NOWAIT on pages in the cache.
 fn buffered(path: &Path, facts: &MachineFacts) -> (Answer, Answer, Answer) {
     let untried = Answer::Untried(SCRATCH);
     let mut bytes = vec![1; 4096];
@@ -199,7 +199,8 @@ fn buffered(path: &Path, facts: &MachineFacts) -> (Answer, Answer, Answer) {
     (Answer::Works, read, write)
 }
 
-/// The same call without and with RWF_NOWAIT. EAGAIN means that the file system knows the flag.
+/// Makes the same call without and with RWF_NOWAIT. EAGAIN means that the file system supports the
+/// flag.
 fn nowait(facts: &MachineFacts, mut call: impl FnMut(i32) -> Result<usize, Refused>) -> Answer {
     if let Err((name, errno)) = call(0) {
         return Answer::Refused(find(name, errno, facts));
@@ -233,7 +234,7 @@ fn direct(path: &Path, facts: &MachineFacts) -> (Answer, Option<u32>, Asynchrony
         Err((call, errno)) => return refused(find(call, errno, facts)),
     };
     buffer.bytes().fill(1);
-    // Extents that have been written to: reading a hole touches no device.
+    // Writes extents first: reading a hole touches no device.
     if let Err(error) = file.write_all_at(buffer.bytes(), 0).and_then(|()| file.sync_data()) {
         return refused(file_refusal("pwrite", &error, facts));
     }
@@ -274,7 +275,8 @@ fn verdict(batch: TriedBatch, single_ns: u64) -> Asynchrony {
     if !all_done && submit_ns <= total_ns / 2 {
         return Asynchrony::Asynchronous(timing);
     }
-    // A quick device may be done by the end of a long submission, so being done is not enough.
+    // A quick device may be done by the end of a long submission. So completed reads alone prove
+    // nothing.
     if all_done && submit_ns >= single_ns.saturating_mul(u64::from(reads)) / 2 {
         return Asynchrony::Synchronous(timing);
     }
@@ -299,7 +301,7 @@ fn file_refusal(call: &'static str, error: &Error, facts: &MachineFacts) -> Refu
     Refusal { call, errno, cause, words: words.into() }
 }
 
-/// A file in the folder that has no name, or none any more.
+/// A file in the folder that has no name, or no longer has one.
 fn scratch_file(folder: &Path, flags: i32) -> std::io::Result<File> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut options = OpenOptions::new();
@@ -341,11 +343,11 @@ mod tests {
         let name = |batch, single_ns| verdict(batch, single_ns).name();
         // A disk: 100 µs each, and submitting is quick.
         assert_eq!(name(batch(60_000, 900_000, 0), 100_000), "asynchronous");
-        // Copied from memory, one after the other, inside the call.
+        // The data was copied from memory, one read after the other, inside the call.
         assert_eq!(name(batch(64_000, 65_000, 32), 2_100), "synchronous");
-        // A device that is done by the time that the last one is submitted.
+        // The device is done when the last read is submitted.
         assert_eq!(name(batch(60_000, 62_000, 32), 20_000), "unclear");
-        // Some are left, but submitting took most of the time.
+        // Some reads are not complete, but submitting took most of the time.
         assert_eq!(name(batch(800_000, 900_000, 20), 100_000), "unclear");
     }
 
@@ -353,7 +355,7 @@ mod tests {
     fn a_scratch_file_leaves_no_name_behind() {
         let folder = tempfile::tempdir().unwrap();
         for flags in [0, libc::O_DIRECT] {
-            // Where O_DIRECT is refused, nothing must be left either.
+            // If O_DIRECT is refused, no file may be left.
             let file = scratch_file(folder.path(), flags);
             assert!(file.is_ok() || flags != 0);
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! The calls that are tried: each leaves nothing behind.
+//! The calls that are tried: none leaves anything behind.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -15,7 +15,7 @@ fn check(name: &'static str, ret: Ret) -> Result<Ret, Refused> {
 
 /// Makes a ring of one entry, enters it with nothing to do, and closes it.
 pub(super) fn io_uring() -> Result<(), Refused> {
-    // The size of struct io_uring_params; zeroes ask for nothing special.
+    // The size of struct io_uring_params; zeros ask for no option.
     let mut params = [0u64; 15];
     // SAFETY: `params` is writable and as large as the kernel's structure.
     let fd = check("io_uring_setup", unsafe { call!(io_uring_setup, 1, params.as_mut_ptr()) })?;
@@ -35,12 +35,12 @@ pub(super) fn linux_aio() -> Result<(), Refused> {
 
 /// Starts a thread and waits for its end.
 pub(super) fn thread() -> Result<(), Refused> {
-    // A signal for the process must not choose this thread.
+    // A signal for the process must not be handled by this thread.
     let mask = sys::block_signals();
     let thread = std::thread::Builder::new().name("uringlet-probe".into()).spawn(|| ());
     sys::restore_signals(mask);
     match thread {
-        // It cannot panic.
+        // The thread cannot panic.
         Ok(thread) => drop(thread.join()),
         Err(error) => return Err(("clone", error.raw_os_error().unwrap_or(libc::EAGAIN))),
     }
@@ -63,7 +63,7 @@ pub(super) fn write(fd: RawFd, buffer: &[u8], flags: i32) -> Result<usize, Refus
         .map(|count| count as usize)
 }
 
-/// pread(2) into `len` bytes at `at` of the buffer.
+/// Reads `len` bytes with pread(2), to `at` of the buffer.
 pub(super) fn read_at(
     fd: RawFd,
     buffer: &mut Buffer,
@@ -97,16 +97,16 @@ impl Buffer {
     }
 }
 
-/// How long a batch of reads took.
+/// The times of a batch of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TriedBatch {
     /// Nanoseconds that io_submit(2) took.
     pub(super) submit_ns: u64,
-    /// Nanoseconds from its beginning until all were complete.
+    /// Nanoseconds from the start of io_submit(2) until all were complete.
     pub(super) total_ns: u64,
-    /// Complete when it returned.
+    /// Reads that were complete when io_submit(2) returned.
     pub(super) done_at_return: u32,
-    /// Complete at the end.
+    /// Reads that were complete at the end.
     pub(super) reads: u32,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn read_batch(
     block: usize,
 ) -> Result<TriedBatch, Refused> {
     assert!(reads * block <= buffer.len);
-    // Of this call alone: its end waits for all requests, whatever has failed in between.
+    // A context of this call alone: its drop waits for all requests, even after an error.
     let context = AioContext::new(reads)?;
     let memory = buffer.bytes().as_mut_ptr() as u64;
     let iocb = |n: usize| {
@@ -130,7 +130,7 @@ pub(super) fn read_batch(
     let pointers: Vec<u64> = iocbs.iter().map(|iocb| std::ptr::from_ref(iocb) as u64).collect();
     let begin = sys::monotonic_ns();
     // SAFETY: the kernel copies pointers and iocbs during the call. `buffer` stays borrowed until
-    // `context` is dropped, which waits for the requests.
+    // `context` is dropped before the buffer, which waits for the requests.
     let ret = unsafe { sys::io_submit(context.0, reads, pointers.as_ptr()) };
     let submitted = sys::monotonic_ns();
     let accepted = check("io_submit", ret)? as usize;
@@ -155,7 +155,7 @@ impl AioContext {
         sys::io_setup(requests).map(Self).map_err(|errno| ("io_setup", -errno))
     }
 
-    /// Takes at most `most` completions and waits for at least `min`.
+    /// Takes at most `most` completions, and waits for at least `min`.
     fn take(&self, min: usize, most: usize) -> Result<usize, Refused> {
         let mut events = vec![IoEvent::default(); most];
         loop {
@@ -174,7 +174,7 @@ impl AioContext {
 
 impl Drop for AioContext {
     fn drop(&mut self) {
-        // Waits until the requests have let go of their buffers.
+        // Waits until no request uses its buffer any more.
         sys::io_destroy(self.0);
     }
 }

@@ -1,8 +1,8 @@
-//! Completion queue: any number of threads post, one of them at a time publishes, nobody waits
-//! for a publisher that was preempted; sleepers are woken by number of completions.
+//! Completion queue. Any number of threads post, and one of them at a time publishes. No thread
+//! waits for a preempted publisher. Sleepers are woken by the number of completions.
 //!
-//! A thread that posts while another publishes leaves its completion on a list, and the
-//! publisher takes the list along before it stops. README.md beside this file gives the argument.
+//! A thread that posts while another publishes leaves its completion on a list. The publisher takes
+//! the list before it stops. README.md beside this file gives the argument.
 #![allow(unsafe_code)]
 
 mod sleepers;
@@ -19,30 +19,30 @@ use crate::lazy_zeroed::{Zero, Zeros};
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Mutex, Ordering, Patience, UnsafeCell};
 
-/// Nobody publishes.
+/// No thread publishes.
 const IDLE: u32 = 0;
-/// Somebody publishes, the list is empty.
+/// A thread publishes, and the list is empty.
 const BUSY: u32 = 1;
-/// Somebody publishes; `state - FIRST` is the slot on top of the list.
+/// A thread publishes; `state - FIRST` is the slot on top of the list.
 const FIRST: u32 = 2;
-/// Flag beside the above: somebody sleeps, or is about to.
+/// A flag beside these values: a thread sleeps, or is about to.
 const SLEEPERS: u32 = 1 << 31;
 
 /// The completion queue of one context.
 #[derive(Debug)]
 pub(crate) struct Completions {
     state: AtomicU32,
-    /// By slot: a completion left for the publisher, and the state below it.
+    /// For each slot: a completion that was left for the publisher, and the state below it.
     parked: Zeros<Parked>,
     ring: Ring,
-    /// By place in the ring: the slot whose completion stands there.
+    /// For each place in the ring: the slot of its completion.
     slots: Zeros<UnsafeCell<u32>>,
     reaper: Gate<ReaperState>,
     sleepers: Mutex<Sleepers>,
     wakes: Sleep,
     /// Words of threads that sleep for certain requests.
     choosy: [Sleep; WORDS],
-    /// Completions that can be reaped while their eventfds are still to be counted up.
+    /// Completions that can be reaped, although their eventfds are not counted up yet.
     untold: AtomicU32,
 }
 
@@ -62,7 +62,7 @@ unsafe impl Zero for Parked {
 
 #[derive(Debug)]
 struct ReaperState {
-    /// Slots of the places before this one were given back.
+    /// Slots of the places before this one were freed.
     released: u32,
 }
 
@@ -73,11 +73,11 @@ unsafe impl Send for Completions {}
 // SAFETY: as above.
 unsafe impl Sync for Completions {}
 
-/// What the thread that published has to do afterwards, outside of everything.
+/// What the publishing thread has to do afterwards, without a lock.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Posted {
-    /// Eventfds to count up, with how much each.
+    /// Eventfds to count up, each with the amount.
     notify: [(RawFd, u32); 4],
     notifies: usize,
     wake: bool,
@@ -98,7 +98,7 @@ impl Posted {
         true
     }
 
-    /// True if a sleeping thread is to be woken: [`Completions::wake`].
+    /// Must a sleeping thread be woken? [`Completions::wake`] does it.
     #[inline]
     pub(crate) fn wakes(&self) -> bool {
         self.wake
@@ -128,8 +128,8 @@ impl Completions {
         }
     }
 
-    /// For completions that a front end takes as they happen: there is nothing to reap, only
-    /// sleepers.
+    /// A queue for a front end that takes completions as they happen: there is nothing to reap,
+    /// only sleepers.
     pub(crate) fn without_ring() -> Self {
         Self::new(Ring::cqes(0), 0)
     }
@@ -140,8 +140,8 @@ impl Completions {
         self.ring.available()
     }
 
-    /// Posts completions with one step, in their order. `None`: another thread publishes them, and
-    /// does what is to be done then. The caller holds their slots, and stops holding them here.
+    /// Posts completions in one step, in their order. `None`: another thread publishes them, and
+    /// does what is left to do. The caller holds their slots, and gives them up here.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -174,8 +174,7 @@ impl Completions {
         }
     }
 
-    /// Puts completions on top of each other, at least one, for a list. Gives the slots of the
-    /// first and the last.
+    /// Links completions, at least one, for a list. Returns the slots of the first and the last.
     fn leave(&self, completions: impl Iterator<Item = Completion>) -> (u32, u32) {
         let mut ends = None;
         for completion in completions {
@@ -190,7 +189,8 @@ impl Completions {
         ends.expect("there is a completion")
     }
 
-    /// Writes `first` and whatever is left on the list meanwhile; stops being the publisher.
+    /// Writes `first`, and completions that are left on the list meanwhile. Then the thread stops
+    /// publishing.
     fn publish(&self, first: impl Iterator<Item = Completion>) -> Posted {
         let mut posted = Posted::default();
         first.for_each(|completion| self.append(&completion, &mut posted));
@@ -247,30 +247,30 @@ impl Completions {
         // SAFETY: as above.
         self.slots[at as usize].with_mut(|slot| unsafe { *slot = completion.slot });
         if completion.notify >= 0 {
-            // Before the tail: who finds the completion finds this, too.
+            // Before the tail: a thread that finds the completion finds this, too.
             self.untold.fetch_add(1, Ordering::Relaxed);
         }
         self.ring.set_tail(self.ring.after(at));
         if completion.notify >= 0 && !posted.add(completion.notify) {
-            // More eventfds than the list holds: this one is counted up at once.
+            // More eventfds than the array holds: this one is counted up at once.
             #[cfg(not(loom))]
             crate::eventfd::count_up(completion.notify, 1);
             self.told(1);
         }
     }
 
-    /// This many completions' eventfds have been counted up.
+    /// The eventfds of this many completions have been counted up.
     pub(crate) fn told(&self, completions: u32) {
         self.untold.fetch_sub(completions, Ordering::Release);
     }
 
     /// Waits until the eventfds of all completions that can be reaped have been counted up. The
-    /// kernel holds the file of an eventfd until then; here a number stands for it, which the
-    /// program may close once it has the completion.
+    /// kernel holds the file of an eventfd until then. Here a completion has only its number, which
+    /// the program may close once it has the completion.
     #[cold]
     fn outlast_tellers(&self) {
         /// About 0.1 s, for a thread that is preempted between the completion and the eventfd. It
-        /// is in vain where a signal handler has interrupted that very thread.
+        /// does not help if a signal handler has interrupted that very thread.
         const LOOKS: u32 = if cfg!(test) { u32::MAX } else { 2000 };
         let mut patience = Patience::default();
         for _ in 0..LOOKS {
@@ -282,7 +282,7 @@ impl Completions {
     }
 
     /// Reaps up to `max` completions: `take` gets the ring and the place of each, `free` the slot.
-    /// Slots of completions that the program reaped by itself are freed on the way.
+    /// Also frees the slots of completions that the program has reaped itself.
     #[inline]
     pub(crate) fn reap(
         &self,
@@ -312,15 +312,15 @@ impl Completions {
         count
     }
 
-    /// Frees the slots of completions that the program reaped by moving the head itself.
+    /// Frees the slots of completions that the program has reaped by moving the head itself.
     pub(crate) fn collect(&self, mut free: impl FnMut(u32)) {
         let mut reaper = self.reaper.enter();
         let head = self.checked_head(&reaper, self.ring.tail());
         self.release(&mut reaper, head, &mut free);
     }
 
-    /// The head, which the program may have moved. One that lies beyond the tail is nonsense and
-    /// counts as not moved: it must not free what is not published.
+    /// The head, which the program may have moved. A head beyond the tail counts as not moved: it
+    /// must not free what is not published.
     fn checked_head(&self, reaper: &ReaperState, tail: u32) -> u32 {
         let (head, released) = (self.ring.head(), reaper.released);
         let places = self.ring.places();
@@ -388,7 +388,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let post = |thread: u32| {
                     let slots = thread * EACH..(thread + 1) * EACH;
-                    // Nobody sleeps, so nobody is to be woken.
+                    // No thread sleeps, so none is to be woken.
                     let _ = queue.post(slots.map(|slot| completion(slot, lap)));
                 };
                 (1..THREADS).for_each(|thread| drop(scope.spawn(move || post(thread))));
@@ -421,8 +421,8 @@ mod tests {
             let completion = Completion { cqe, data: 0, notify: 900_000, slot: 0 };
             let posted = queue.post(std::iter::once(completion)).unwrap();
             assert_eq!(posted.notifies(), [(900_000, 1)]);
-            // The other thread has it, and is not back before it was told. Yields let it go wrong,
-            // and do not end it.
+            // The other thread has the completion, and does not return before the eventfd is
+            // counted up. Yields let this go wrong, but do not end it.
             while queue.available() > 0 {
                 std::thread::yield_now();
             }
@@ -437,7 +437,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a completion missing or twice, or a slot number that is not the
+    //! A failure would be: a completion missing or twice, or a slot number that is not the
     //! completion's.
 
     use super::Completions;

@@ -1,7 +1,7 @@
-//! A lock for a few instructions: one atomic step to enter, a store to leave.
+//! A lock for a few instructions: one atomic step to lock, a store to unlock.
 //!
-//! Only for sections without a system call, and for callers of which there is usually one: the
-//! threads that reap one context. The thread that finds it closed yields the CPU.
+//! Only for sections without a system call, and with usually one caller: the threads that reap one
+//! context. A thread that finds the lock held yields the CPU.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -30,7 +30,7 @@ impl<T> Gate<T> {
 
     #[inline]
     pub(super) fn enter(&self) -> Inside<'_, T> {
-        // Acquire: what the last one inside has written.
+        // Acquire: what the previous holder has written.
         while self.closed.swap(1, Ordering::Acquire) != 0 {
             let mut patience = Patience::default();
             while self.closed.load(Ordering::Relaxed) != 0 {

@@ -20,16 +20,16 @@ enum Entries {
     Events(*mut IoEvent),
 }
 
-/// Where completions are written and reaped from. One place is always empty, so that
-/// head = tail means "nothing there".
+/// Completions are written and reaped here. One place is always empty, so that head = tail means
+/// "empty".
 #[derive(Debug)]
 pub(crate) struct Ring {
     head: *const AtomicU32,
     tail: *const AtomicU32,
     entries: Entries,
-    /// Places, the empty one included.
+    /// The number of places, the empty one included.
     places: u32,
-    /// What the pointers point into, if it is ours: from a box, and one again on drop.
+    /// The memory of the ring, if this owns it: from a box, and dropped as one.
     own: *mut Own,
 }
 
@@ -71,8 +71,8 @@ impl Ring {
     /// A ring in memory of the front end's: `places` [`IoEvent`]s, with head and tail elsewhere.
     ///
     /// # Safety
-    /// All three stay valid and are used by nobody else but as an aio ring's reader uses them
-    /// (the head moves on, entries are read) for as long as the ring lives.
+    /// All three stay valid while the ring lives. Nobody else uses them, except as the reader of an
+    /// aio ring does (moves the head, reads entries).
     pub(crate) unsafe fn events(
         head: *const AtomicU32,
         tail: *const AtomicU32,
@@ -86,7 +86,7 @@ impl Ring {
         self.places
     }
 
-    /// How many completions fit.
+    /// The number of completions that fit.
     pub(crate) fn room(&self) -> u32 {
         self.places - 1
     }
@@ -101,7 +101,8 @@ impl Ring {
         unsafe { &*self.tail }
     }
 
-    /// The reader's place. A program that reaps by itself moves it; nonsense is folded into range.
+    /// The reader's place. A program that reaps itself moves it; an invalid value is brought into
+    /// range.
     #[inline]
     pub(crate) fn head(&self) -> u32 {
         let head = self.head_word().load(Ordering::Acquire);
@@ -110,7 +111,7 @@ impl Ring {
 
     #[inline]
     pub(crate) fn tail(&self) -> u32 {
-        // A program can write here too: an index of ours stays in range whatever it says.
+        // A program can write here, too: the index stays in range in any case.
         let tail = self.tail_word().load(Ordering::Acquire);
         if tail < self.places { tail } else { tail % self.places }
     }
@@ -142,7 +143,7 @@ impl Ring {
     /// Writes the entry at `at`.
     ///
     /// # Safety
-    /// The caller is the publisher, and `at` lies beyond the tail and is not the empty place.
+    /// The caller is the publisher. `at` is beyond the tail, and is not the empty place.
     #[inline]
     pub(crate) unsafe fn write(&self, at: u32, completion: &Completion) {
         let Cqe { user_data, res, .. } = completion.cqe;
@@ -161,7 +162,7 @@ impl Ring {
     /// Reads the entry at `at` as a [`Cqe`].
     ///
     /// # Safety
-    /// The caller reaps, and `at` lies between head and tail.
+    /// The caller reaps, and `at` is between head and tail.
     #[inline]
     pub(crate) unsafe fn read_cqe(&self, at: u32) -> Cqe {
         match self.entries {

@@ -9,9 +9,9 @@ use crate::sync::{Mutex, lock};
 /// Why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SleepEnd {
-    /// Completions, or nothing at all: look again.
+    /// There may be completions: check again.
     Again,
-    /// The time is over.
+    /// The timeout has passed.
     TimedOut,
     /// A signal handler ran.
     Interrupted,
@@ -30,7 +30,7 @@ impl Sleep {
         Self(AtomicU32::new(0))
     }
 
-    /// The word now: a change after this ends a sleep with this ticket.
+    /// The current value. A change after this call ends a sleep with this ticket.
     pub(crate) fn ticket(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
@@ -44,7 +44,7 @@ impl Sleep {
         }
     }
 
-    /// Ends the sleep of everybody with an older ticket, together with [`Sleep::wake_all`].
+    /// Ends the sleep of every thread with an older ticket, together with [`Sleep::wake_all`].
     pub(crate) fn change(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
@@ -54,7 +54,7 @@ impl Sleep {
     }
 }
 
-/// The same from loom's parts.
+/// The same with loom's types.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Sleep {

@@ -1,6 +1,6 @@
 //! Submission queue: a bounded ring of slot numbers, many producers and many consumers, no lock.
 //!
-//! There is no "full": every entry stands for a request slot that is held, and the ring has at
+//! The ring is never full. Every entry is the number of a held request slot, and the ring has at
 //! least as many cells as there are slots. README.md beside this file gives the argument.
 
 use crossbeam_utils::CachePadded;
@@ -34,7 +34,7 @@ impl IndexRing {
         &self.cells[(position & (self.cells.len() as u64 - 1)) as usize]
     }
 
-    /// What the cell of `position` holds once it is written: never the 0 of a new cell.
+    /// The value of the cell of `position` once it is written: never the 0 of a new cell.
     #[inline]
     fn lap(&self, position: u64) -> u64 {
         ((position >> self.shift) + 1) & 0xffff_ffff
@@ -51,14 +51,14 @@ impl IndexRing {
         }
     }
 
-    /// Takes the oldest entry. `None` if there is none, or if its producer is still between
-    /// reserving the cell and writing it: that producer announces its entries afterwards.
+    /// Takes the oldest entry. `None` if there is none, or if its producer has reserved the cell
+    /// and not written it: that producer announces its entries afterwards.
     #[inline]
     pub(crate) fn pop(&self) -> Option<u32> {
         self.pop_if(|_| true)
     }
 
-    /// As [`IndexRing::pop`], if the oldest entry is one to be taken.
+    /// As [`IndexRing::pop`], if `wanted` accepts the oldest entry.
     #[inline]
     pub(crate) fn pop_if(&self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
@@ -66,15 +66,15 @@ impl IndexRing {
             if !wanted(slot) {
                 return None;
             }
-            // The value is read before the position is claimed: once the head has moved, the
-            // cell may be written for the next lap.
+            // The value is read before the position is claimed: once the head has moved, the cell
+            // may be written for the next lap.
             if self.pop_at(position) {
                 return Some(slot);
             }
         }
     }
 
-    /// As [`IndexRing::pop`], if the oldest entry stands in front of `end` ([`IndexRing::end`]).
+    /// As [`IndexRing::pop`], if the oldest entry is before `end` ([`IndexRing::end`]).
     pub(crate) fn pop_before(&self, end: u64) -> Option<u32> {
         loop {
             let (position, slot) = self.front().filter(|&(position, _)| position < end)?;
@@ -101,17 +101,17 @@ impl IndexRing {
         }
     }
 
-    /// Takes the entry that [`IndexRing::front`] has found at `position`, unless somebody else has
-    /// by now.
+    /// Takes the entry that [`IndexRing::front`] has found at `position`, unless another thread has
+    /// taken it.
     #[inline]
     pub(crate) fn pop_at(&self, position: u64) -> bool {
-        // A position is claimed once: nobody has taken what was read there.
+        // A position is claimed once: no other thread has taken the entry that was read there.
         self.head
             .compare_exchange(position, position + 1, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// The oldest entry, which stays: a hint under concurrency.
+    /// Reads the oldest entry without taking it: a hint under concurrency.
     #[inline]
     pub(crate) fn peek(&self) -> Option<u32> {
         let head = self.head.load(Ordering::Relaxed);
@@ -119,19 +119,19 @@ impl IndexRing {
         (value >> 32 == self.lap(head)).then_some(value as u32)
     }
 
-    /// The position behind the last entry.
+    /// The position after the last entry.
     pub(crate) fn end(&self) -> u64 {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// Entries in the ring, those being written included: a hint under concurrency.
+    /// Entries in the ring, including those that are being written: a hint under concurrency.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         let head = self.head.load(Ordering::Relaxed);
         self.tail.load(Ordering::Relaxed).saturating_sub(head) as usize
     }
 
-    /// No entry, and none being written: a hint under concurrency.
+    /// Is there no entry, and none being written? A hint under concurrency.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
@@ -167,8 +167,8 @@ mod tests {
 #[cfg(all(test, loom))]
 #[allow(unsafe_code)]
 mod loom_models {
-    //! Failure would look like: a number popped twice, a number missing when all producers and
-    //! consumers are done, or a slot's contents that are not those its producer wrote.
+    //! A failure would be: a number popped twice, a number missing when all producers and consumers
+    //! are done, or slot contents that its producer has not written.
 
     use super::IndexRing;
     use crate::sync::UnsafeCell;
@@ -244,7 +244,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: a ring whose consumer claims first and reads afterwards reads the next lap's entry.
+    /// Canary: a consumer that claims first and reads afterwards reads the next lap's entry.
     #[test]
     #[should_panic]
     fn loom_canary_claiming_before_reading_repeats_an_entry() {
@@ -259,7 +259,7 @@ mod loom_models {
             let other = Arc::clone(&model);
             let consumer = thread::spawn(move || claim_first(&other));
             let here = claim_first(&model);
-            // `here` is free again and goes round; with both claimed, the lap has room.
+            // `here` is free again and is pushed once more; with both claimed, the lap has room.
             model.ring.push(&[here]);
             let there = consumer.join().unwrap();
             let again = claim_first(&model);

@@ -1,35 +1,36 @@
-//! Which slots are free: taken in batches with one contended step, given back one by one.
+//! The free slots: taken in batches with one contended step, given back one by one.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The most slots that one step takes.
+/// The maximum number of slots that one step takes.
 pub(crate) const BATCH: usize = 32;
-/// Words of free slots that a submit looks at for one that has enough: a cache line of them.
+/// The number of words that a submit checks for one with enough free slots: a cache line.
 const WORDS_NEAR: usize = 8;
 
-/// Which slots are free: one bit each.
+/// The free slots: one bit each.
 #[derive(Debug)]
 pub(crate) struct FreeSlots {
     words: Box<[AtomicU64]>,
-    /// A word that probably has a free slot; lower slots are preferred, they are warm.
+    /// A word that probably has a free slot. Lower slots are preferred, because they are in the
+    /// cache.
     hint: AtomicU32,
     count: usize,
     /// The last word when all of its slots are free.
     last: u64,
 }
 
-/// Up to [`BATCH`] slot numbers. Only the first `len` are initialised: three of these are made
-/// for every submit.
+/// Up to [`BATCH`] slot numbers. Only the first `len` are initialized: every submit makes three of
+/// these.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     slots: [MaybeUninit<u32>; BATCH],
     len: usize,
 }
 
-/// Slots of one word that are to be given back together. They are held until then.
+/// Slots of one word that will be given back together. They are held until then.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Returned {
@@ -68,12 +69,12 @@ impl Numbers {
     }
 }
 
-/// Who wants to know how many contended steps a submit takes: nobody (`()`, which compiles to
-/// nothing), or a measurement.
+/// Counts the contended steps of a submit: not at all (`()`, which compiles to nothing), or for a
+/// measurement.
 pub(crate) trait CountSteps {
-    /// One attempt to change a word that other submitters change too.
+    /// Counts one attempt to change a word that other submitters change, too.
     fn step(&mut self);
-    /// One call of the engine.
+    /// Counts one call of the engine.
     fn handed_over(&mut self);
 }
 
@@ -93,20 +94,20 @@ impl FreeSlots {
         Self { words, hint: AtomicU32::new(0), count, last }
     }
 
-    /// As [`FreeSlots::take_counted`], nothing counted.
+    /// As [`FreeSlots::take_counted`], without counting.
     #[cfg(any(test, loom))]
     pub(crate) fn take(&self, want: usize) -> Numbers {
         self.take_counted(want, &mut ())
     }
 
-    /// Takes up to `want` (at most [`BATCH`]) slots with one contended step where they lie
-    /// together, each attempt counted.
+    /// Takes up to `want` (at most [`BATCH`]) slots, with one contended step if they are in one
+    /// word. Each attempt is counted.
     #[inline]
     pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Numbers {
         let want = want.min(BATCH);
         let mut batch = Numbers::new();
-        // First a word that has all of them, which is one step: a short look, and a miss costs
-        // nothing.
+        // First a word that has all of them, which needs one step. The search is short, and a miss
+        // costs nothing.
         let near = self.words.len().min(WORDS_NEAR);
         if want == 1 || near == 1 || !self.take_from_words(near, want, want, &mut batch, steps) {
             self.take_from_words(self.words.len(), 1, want, &mut batch, steps);
@@ -124,8 +125,8 @@ impl FreeSlots {
         }
     }
 
-    /// Takes one slot where there probably is one, and says whether it is the only one that is
-    /// held: as [`FreeSlots::is_alone`] does. `None`: it is not as easy as that.
+    /// Takes one slot from the word of the hint, and says whether it is the only held slot, as
+    /// [`FreeSlots::is_alone`] does. `None`: there is none, or other threads interfere.
     #[inline(always)]
     pub(crate) fn take_near(&self) -> Option<(u32, bool)> {
         let at = self.hint.load(Ordering::Relaxed) as usize;
@@ -175,8 +176,8 @@ impl FreeSlots {
         None
     }
 
-    /// Fills `batch` up to `want` from `words` words, those with less than `at_least` free slots
-    /// left out. True if it is full.
+    /// Fills `batch` up to `want` from `words` words, without words that have fewer than `at_least`
+    /// free slots. True if it is full.
     #[inline]
     fn take_from_words(
         &self,
@@ -221,7 +222,7 @@ impl FreeSlots {
                 rest &= rest - 1;
             }
             steps.step();
-            // Acquire: the last holder's use of the slot is over (pairs with `give`).
+            // Acquire: the last holder no longer uses the slot (pairs with `give`).
             match word.compare_exchange_weak(free, rest, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     let mut taken = free ^ rest;
@@ -242,7 +243,7 @@ impl FreeSlots {
         self.give_bits(slot / 64, 1 << (slot % 64));
     }
 
-    /// Gives one slot back, with the others of its word: at the latest with
+    /// Gives one slot back, together with others of its word: at the latest with
     /// [`FreeSlots::give_returned`].
     #[inline]
     pub(crate) fn give_later(&self, slot: u32, returned: &mut Returned) {
@@ -253,7 +254,7 @@ impl FreeSlots {
         returned.bits |= 1 << (slot % 64);
     }
 
-    /// Gives those back that were to be given later, with one contended step.
+    /// Gives the collected slots back, with one contended step.
     #[inline]
     pub(crate) fn give_returned(&self, returned: &mut Returned) {
         if returned.bits != 0 {
@@ -270,8 +271,8 @@ impl FreeSlots {
         }
     }
 
-    /// Is this slot, which the caller holds, the only one that is? Exact when nobody else acts, a
-    /// hint otherwise; where there are more than two words of slots, the answer is no.
+    /// Does the caller hold the only held slot? Exact if no other thread acts, a hint otherwise.
+    /// With more than two words of slots, the answer is always no.
     #[inline]
     pub(crate) fn is_alone(&self, slot: u32) -> bool {
         let held = |word: &AtomicU64, free: u64| word.load(Ordering::Relaxed) ^ free;
@@ -284,13 +285,13 @@ impl FreeSlots {
         other == 0 && own == 1 << (slot % 64)
     }
 
-    /// How many slots are held: exact when nobody else acts, a hint otherwise.
+    /// The number of held slots: exact if no other thread acts, a hint otherwise.
     pub(crate) fn held(&self) -> usize {
         let free: u32 = self.words.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum();
         self.count - free as usize
     }
 
-    /// Are more than `n` slots held? Looks no further than needed to say yes.
+    /// Are more than `n` slots held? Stops counting as soon as the answer is yes.
     #[inline]
     pub(crate) fn held_more_than(&self, n: usize) -> bool {
         let mut held = 0;
@@ -304,7 +305,7 @@ impl FreeSlots {
         false
     }
 
-    /// Calls `f` with each slot that is held at the moment it is looked at.
+    /// Calls `f` with each slot that is held at the moment of the check.
     pub(crate) fn each_held(&self, mut f: impl FnMut(u32)) {
         for (at, word) in self.words.iter().enumerate() {
             let bits = (self.count - at * 64).min(64);
@@ -365,7 +366,7 @@ mod tests {
         let mut all: Vec<u32> = std::iter::from_fn(|| free.take_one(&mut ())).collect();
         all.sort_unstable();
         assert_eq!(all, (0..130).collect::<Vec<u32>>());
-        // Wherever the hint stands: the words before it are looked at, too.
+        // Wherever the hint points, the words before it are checked, too.
         for slot in [129, 64, 0] {
             free.give(slot);
             assert_eq!((free.take_one(&mut ()), free.take_one(&mut ())), (Some(slot), None));
@@ -392,7 +393,7 @@ mod tests {
             held.push(slot);
         }
         let mut returned = Returned::default();
-        // Of several words, also in turn.
+        // Slots of several words, alternating.
         for slot in [3, 64, 65, 4, 129, 128, 0] {
             free.give_later(slot, &mut returned);
         }
@@ -413,7 +414,7 @@ mod tests {
         let batch = free.take_counted(BATCH, &mut steps);
         assert_eq!((batch.as_slice().len(), steps.0), (BATCH, 1));
         assert!(batch.as_slice().iter().all(|&slot| slot >= 64));
-        // 20 are left in the one and 8 in the other: gathered.
+        // 20 are left in one word and 8 in the other: the batch takes both.
         let batch = free.take_counted(BATCH, &mut steps);
         assert_eq!((batch.as_slice().len(), steps.0), (28, 3));
         assert!(free.take_counted(1, &mut steps).as_slice().is_empty());
@@ -423,7 +424,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: one slot given to two submitters, or a slot that nobody can get any
+    //! A failure would be: one slot given to two submitters, or a slot that no thread can get any
     //! more.
 
     use super::FreeSlots;
@@ -448,7 +449,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: taking by a load and a store gives a slot to two.
+    /// Canary: taking by a load and a store gives a slot to two threads.
     #[test]
     #[should_panic(expected = "taken by both")]
     fn loom_canary_taking_by_store_gives_a_slot_twice() {

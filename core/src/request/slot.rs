@@ -1,5 +1,4 @@
-//! One slot: a word that says where its request is on its way, and what threads that do not hold it
-//! may look at.
+//! One slot: a word with the phase of its request, and data that threads without the slot may read.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -8,56 +7,55 @@ use super::{Kind, Request};
 use crate::lazy_zeroed::Zero;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
 
-/// Where a request is on its way. The word counts uses above these bits, so that a stale view
-/// of a slot that was reused never matches.
+/// The phase of a request. The word counts uses above these bits, so that an old value of a reused
+/// slot never matches.
 mod phase {
     pub(super) const MASK: u32 = 0xf;
-    /// In the hands of its submitter.
+    /// The submitter has the request.
     pub(super) const FILLED: u32 = 7;
     /// In a submission ring, or about to be.
     pub(super) const QUEUED: u32 = 1;
-    /// Somebody executes it.
+    /// A thread executes the request.
     pub(super) const STARTED: u32 = 2;
     /// Cancelled while its number was still in a ring; the completion is posted.
     pub(super) const CANCELED: u32 = 3;
     /// Waits in the poller for its descriptor.
     pub(super) const POLLING: u32 = 4;
-    /// Left for the submitter's own wait.
+    /// In the mailbox, for the submitter's own wait.
     pub(super) const MAILBOX: u32 = 6;
     /// Completed.
     pub(super) const DONE: u32 = 5;
-    /// Completed, and the thread that executed it has the completion: none is posted.
+    /// Completed, and the executing thread took the completion: none is posted.
     pub(super) const TAKEN: u32 = 9;
-    /// In the kernel's hands.
+    /// The kernel has the request.
     pub(super) const KERNEL: u32 = 8;
-    /// Of a cancelled request: its number left the ring.
+    /// Bit of a cancelled request: its number has left the ring.
     pub(super) const POPPED: u32 = 0x10;
-    /// Of a cancelled request: its completion was reaped.
+    /// Bit of a cancelled request: its completion was reaped.
     pub(super) const REAPED: u32 = 0x20;
-    /// One use.
+    /// One use of the slot.
     pub(super) const USE: u32 = 0x40;
 }
 
-/// What [`Slot::cancel_queued`] found.
+/// The result of [`Slot::cancel_queued`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cancel {
-    /// It was waiting and is cancelled: the caller posts the completion.
+    /// The request was queued and is cancelled: the caller posts the completion.
     Done,
-    /// It waits where only the engine can withdraw it.
+    /// The request waits where only the engine can withdraw it.
     Polling,
-    /// It is being executed.
+    /// The request is being executed.
     Started,
-    /// Another request, or completed.
+    /// The slot has another request, or this one has completed.
     Missed,
 }
 
-/// Of [`Slot::order`], for the kind: reads and writes can be told from each other, and from all
-/// else.
+/// Bits of [`Slot::order`] for the kind: read, write, or anything else.
 const DIRECTION_BITS: u32 = 3;
 const DIRECTION: u64 = (1 << DIRECTION_BITS) - 1;
 const _: () = assert!((Kind::Invalid as u64) < 1 << DIRECTION_BITS);
 
-/// In place of a descriptor's number: closed.
+/// In place of a descriptor number: the descriptor was closed.
 const FORGOTTEN: u32 = u32::MAX;
 
 /// One request.
@@ -65,29 +63,29 @@ const FORGOTTEN: u32 = u32::MAX;
 pub(crate) struct Slot {
     pub(super) request: UnsafeCell<Request>,
     state: AtomicU32,
-    /// The request's `user_data` and `fd` once more, for threads that do not hold the slot.
+    /// Copies of the request's `user_data` and `fd`, for threads that do not hold the slot.
     key: AtomicU64,
     fd: AtomicU32,
-    /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has
+    /// [`Request::notify`] plus one. Or another descriptor of that eventfd, since the program has
     /// closed its own.
     notify: AtomicU32,
-    /// In a list of slots that wait: the next slot's number, plus one. In no list: what a poll may
+    /// In a list of waiting slots: the next slot's number, plus one. In no list: what a poll may
     /// [expect](Expect) of the request.
     link: AtomicU32,
-    /// Of a read or write, where it stands among all that were submitted, and below that which of
+    /// Of a read or write: its number in the order of submission and, in the lower bits, which of
     /// the two it is.
     order: AtomicU64,
 }
 
-/// What a poll that comes after a request was submitted may expect of it.
+/// What a poll may expect of a request that was submitted before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Expect {
-    /// It sleeps, or waits for something: nothing.
+    /// Nothing: the request sleeps, or waits for something.
     Nothing = 0,
-    /// It is for workers, and ends soon unless its file system hangs.
+    /// A worker executes the request. It ends soon, unless its file system hangs.
     Perhaps = 1 << 30,
-    /// It is known not to sleep.
+    /// The request is known not to sleep.
     Soon = 1 << 31,
 }
 
@@ -114,8 +112,8 @@ unsafe impl Zero for Slot {
 }
 
 impl Slot {
-    /// Begins a use under `key`, for `fd`, with an eventfd `notify` or -1. It cannot be cancelled
-    /// until the engine has put it somewhere.
+    /// Begins a use of the slot under `key`, for `fd`, with an eventfd `notify` or -1. The request
+    /// cannot be cancelled until the engine has queued it.
     #[inline]
     pub(crate) fn fill(&self, key: u64, fd: i32, notify: i32) {
         self.key.store(key, Ordering::Relaxed);
@@ -125,44 +123,44 @@ impl Slot {
         self.state.store(used.wrapping_add(phase::USE) | phase::FILLED, Ordering::Relaxed);
     }
 
-    /// Notes the request's place in the order of submission.
+    /// Notes the request's number in the order of submission.
     #[inline]
     pub(crate) fn submitted_as(&self, number: u64, kind: Kind) {
         self.order.store(number << DIRECTION_BITS | kind as u64 & DIRECTION, Ordering::Relaxed);
     }
 
-    /// The number of its descriptor.
+    /// The request's descriptor.
     pub(crate) fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed) as i32
     }
 
-    /// Its place in the order of submission, if it is queued: a hint.
+    /// The request's number in the order of submission, if it is queued: a hint.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.order.load(Ordering::Relaxed) >> DIRECTION_BITS
     }
 
-    /// Is it a read? A hint to threads that do not own it.
+    /// Is it a read? A hint for threads that do not hold the slot.
     #[inline]
     pub(crate) fn is_read(&self) -> bool {
         self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Read as u64
     }
 
-    /// The descriptor, if it is a write: a hint to threads that do not own it.
+    /// The descriptor, if it is a write: a hint for threads that do not hold the slot.
     pub(crate) fn written(&self) -> Option<i32> {
         let write = self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Write as u64;
         write.then(|| self.fd.load(Ordering::Relaxed) as i32)
     }
 
-    /// Was it submitted before `other`, for the same direction?
+    /// Was this request submitted before `other`, for the same direction?
     pub(crate) fn comes_before(&self, other: &Self) -> bool {
         let (this, other) =
             (self.order.load(Ordering::Relaxed), other.order.load(Ordering::Relaxed));
         this < other && (this ^ other) & DIRECTION == 0
     }
 
-    /// Is it, where the poller does not see it, a transfer on the descriptor of one on the poller's
-    /// list, in the same direction, and submitted before that?
+    /// Is this a transfer that the poller does not see, on the descriptor and in the direction of
+    /// `polled`, and submitted before it?
     pub(crate) fn strays_before(&self, polled: &Self) -> bool {
         let is_astray = |state: u32| {
             let phase = state & phase::MASK;
@@ -173,8 +171,9 @@ impl Slot {
             && is_astray(self.state.load(Ordering::Acquire))
     }
 
-    /// Popped from a ring: may it be executed? If not, it was cancelled; `free` says whether the
-    /// slot is to be given back by the caller (its completion was reaped already).
+    /// The number was popped from a ring: may the request be executed? If not, it was cancelled.
+    /// `free` says whether the caller has to free the slot, because its completion was already
+    /// reaped.
     #[inline]
     pub(crate) fn start(&self) -> Result<(), FreeIt> {
         let now = self.state.load(Ordering::Relaxed);
@@ -191,14 +190,14 @@ impl Slot {
         Err(FreeIt(before & phase::REAPED != 0))
     }
 
-    /// Says what a poll may expect of it, by the thread that holds it.
+    /// Sets what a poll may expect of the request. For the thread that holds the slot.
     #[inline]
     pub(crate) fn expect(&self, what: Expect) {
         self.link.store(what as u32, Ordering::Relaxed);
     }
 
-    /// Its state, if it is submitted and has not ended, and a poll may expect its end; and whether
-    /// that is certain.
+    /// The request's state, if it is in flight, and a poll may expect its end; and whether that is
+    /// certain.
     pub(crate) fn expected(&self) -> Option<(u32, bool)> {
         let state = self.state.load(Ordering::Acquire);
         let expect = self.link.load(Ordering::Relaxed);
@@ -210,54 +209,56 @@ impl Slot {
         (begun && (soon || expect == Expect::Perhaps as u32)).then_some((state, soon))
     }
 
-    /// A poll has waited for its end in vain: no other one does.
+    /// A poll has waited for the request's end in vain: no other poll waits for it.
     pub(crate) fn expect_no_more(&self, state: u32) {
         if !self.is_over(state) {
             let now = self.link.load(Ordering::Relaxed);
             if now == Expect::Soon as u32 || now == Expect::Perhaps as u32 {
-                // Should it be another request by now, that one's poll may miss it, once.
+                // If the slot has another request by now, one poll may miss that request, once.
                 let _ = self.link.compare_exchange(now, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }
 
-    /// It has ended, and its completion is to be found in the queue, or on the way to it.
+    /// Has the request ended, with its completion in the queue or on the way to it?
     pub(crate) fn is_posted(&self) -> bool {
         let state = self.state.load(Ordering::Acquire);
         matches!(state & phase::MASK, phase::DONE | phase::CANCELED) && state & phase::REAPED == 0
     }
 
-    /// Left for the submitter's own wait, by the submitter.
+    /// The submitter leaves the request in the mailbox for its own wait.
     #[inline]
     pub(crate) fn put_in_mailbox(&self) {
         self.set_phase(phase::MAILBOX);
     }
 
-    /// About to be pushed to a ring, by its submitter or by the thread that took it from there.
+    /// The request is about to be pushed to a ring, by its submitter or by the thread that popped
+    /// it.
     #[inline]
     pub(crate) fn queue(&self) {
         self.set_phase(phase::QUEUED);
     }
 
-    /// To being executed, by the thread that has it alone.
+    /// The thread that alone has the request begins to execute it.
     #[inline]
     pub(crate) fn begin(&self) {
         self.set_phase(phase::STARTED);
     }
 
-    /// From started to the kernel, by the thread that started it.
+    /// The thread that has started the request hands it to the kernel.
     #[inline]
     pub(crate) fn hand_over(&self) {
         self.set_phase(phase::KERNEL);
     }
 
-    /// Back from the kernel, not done: started again. False: the program has closed the descriptor
-    /// meanwhile, and its number, which may stand for another file, is not to be used.
+    /// The kernel gives the request back unexecuted: it is started again. False: the program has
+    /// closed the descriptor meanwhile. Its number must not be used, because it may name another
+    /// file.
     #[must_use]
     pub(crate) fn take_back(&self) -> bool {
         self.set_phase(phase::STARTED);
-        // Pairs with the fence in `forget_number`: either this sees the number gone, or that one
-        // the request back.
+        // Pairs with the fence in `forget_number`: either this thread sees that the number is gone,
+        // or that thread sees the request.
         fence(Ordering::SeqCst);
         self.fd.load(Ordering::Relaxed) != FORGOTTEN
     }
@@ -268,7 +269,7 @@ impl Slot {
         self.state.store(now | phase, Ordering::Release);
     }
 
-    /// To the poller's list. Called with the list locked.
+    /// The request goes to the poller's list. Called with the list locked.
     pub(crate) fn polling(&self) {
         self.set_phase(phase::POLLING);
     }
@@ -278,26 +279,27 @@ impl Slot {
         self.link.store(other.map_or(0, |slot| slot + 1), Ordering::Relaxed);
     }
 
-    /// What is linked to it.
+    /// The slot that is linked to this one.
     pub(crate) fn linked(&self) -> Option<u32> {
         self.link.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Its completion is about to be posted by the thread that executed it.
+    /// The executing thread is about to post the request's completion.
     #[inline]
     pub(crate) fn done(&self) {
         let now = self.state.load(Ordering::Relaxed);
         self.state.store(now & !phase::MASK | phase::DONE, Ordering::Relaxed);
     }
 
-    /// As [`Slot::done`], by a thread that keeps the completion to itself.
+    /// As [`Slot::done`], by a thread that keeps the completion.
     #[inline]
     pub(crate) fn taken(&self) {
         let now = self.state.load(Ordering::Relaxed);
         self.state.store(now & !phase::MASK | phase::TAKEN, Ordering::Relaxed);
     }
 
-    /// Cancels the request if it is `key`'s and still queued. The caller does not own the slot.
+    /// Cancels the request if the slot is `key`'s, and the request is still queued. The caller does
+    /// not hold the slot.
     pub(crate) fn cancel_queued(&self, key: u64) -> Cancel {
         let now = self.state.load(Ordering::Acquire);
         if self.key.load(Ordering::Relaxed) != key {
@@ -322,15 +324,15 @@ impl Slot {
         }
     }
 
-    /// Is it `key`'s, and being executed, as far as a cancel can see? The caller does not own the
-    /// slot.
+    /// Is the slot `key`'s, and the request being executed, as far as a cancel can see? The caller
+    /// does not hold the slot.
     pub(crate) fn cancel_finds_started(&self, key: u64) -> bool {
         let phase = self.state.load(Ordering::Acquire) & phase::MASK;
         self.key.load(Ordering::Relaxed) == key && matches!(phase, phase::STARTED | phase::KERNEL)
     }
 
-    /// Its completion was reaped: may the slot be given back now? Not while the number of a
-    /// cancelled request is still in a ring; the thread that pops it does so then.
+    /// The completion was reaped: may the slot be freed now? Not while the number of a cancelled
+    /// request is still in a ring; then the thread that pops it frees the slot.
     #[inline]
     pub(crate) fn reaped(&self) -> FreeIt {
         if self.state.load(Ordering::Acquire) & phase::MASK != phase::CANCELED {
@@ -340,15 +342,15 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// It was cancelled and its completion was reaped: the thread that takes its number out of a
-    /// ring gives it back.
+    /// Was the request cancelled, and its completion reaped? Then the thread that pops its number
+    /// frees the slot.
     pub(crate) fn is_of_nobody(&self) -> bool {
         let of_nobody = phase::CANCELED | phase::REAPED;
         self.state.load(Ordering::Acquire) & (phase::MASK | phase::REAPED) == of_nobody
     }
 
-    /// It is on one of these descriptors, and needs the number: it is not executed yet, or is, or
-    /// is being handed to the kernel.
+    /// Is the request on one of these descriptors, and does it need the number? It does if it is
+    /// not executed yet, is being executed, or is being handed to the kernel.
     pub(crate) fn is_waiting_for(
         &self,
         fds: &RangeInclusive<i32>,
@@ -357,33 +359,33 @@ impl Slot {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::MAILBOX => true,
-                // Asked afterwards: a thread says that it hands over before a request is in this
+                // Checked afterwards: a thread says that it hands over before a request is in this
                 // phase.
                 phase::KERNEL => handing_over(),
                 _ => false,
             }
     }
 
-    /// Its state, if it is on this descriptor and was submitted and has not ended.
+    /// The request's state, if it is on this descriptor and in flight.
     pub(crate) fn in_flight_on(&self, fd: i32) -> Option<u32> {
         let state = self.state.load(Ordering::Acquire);
         let over = matches!(state & phase::MASK, phase::DONE | phase::TAKEN | phase::CANCELED | 0);
         (!over && self.names(fd)).then_some(state)
     }
 
-    /// The request that had this state has ended.
+    /// Has the request that had this state ended?
     pub(crate) fn is_over(&self, before: u32) -> bool {
         let now = self.state.load(Ordering::SeqCst);
         let used_again = now / phase::USE != before / phase::USE;
         used_again || matches!(now & phase::MASK, phase::DONE | phase::TAKEN | phase::CANCELED)
     }
 
-    /// It is on this descriptor, which was not closed since.
+    /// Is the request on this descriptor, which was not closed since?
     pub(crate) fn names(&self, fd: i32) -> bool {
         self.fd.load(Ordering::SeqCst) as i32 == fd
     }
 
-    /// It is on one of these descriptors, or is to count one of them up.
+    /// Is the request on one of these descriptors, or will it count one of them up?
     pub(crate) fn needs_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
         self.names_one_of(fds) || fds.contains(&self.notify())
     }
@@ -392,8 +394,8 @@ impl Slot {
         fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
     }
 
-    /// These descriptors are about to be closed: a request in the kernel's hands holds the file,
-    /// and its number is not to be used again. False: it needs the number, because the kernel has
+    /// These descriptors are about to be closed. A request that the kernel has holds the file, and
+    /// must not use its number again. False: the request needs the number, because the kernel has
     /// given it back.
     pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) -> bool {
         let fd = self.fd.load(Ordering::SeqCst);
@@ -411,7 +413,7 @@ impl Slot {
             self.fd.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
         if !swap(fd, FORGOTTEN) {
-            // Used again meanwhile.
+            // The slot was reused meanwhile.
             return true;
         }
         // Pairs with the fence in `take_back`.
@@ -429,40 +431,40 @@ impl Slot {
         self.notify.load(Ordering::Relaxed).wrapping_sub(1) as i32
     }
 
-    /// Its descriptor is another one of the same file. Called with the poller's list locked, for a
-    /// request on it.
+    /// The request gets another descriptor of the same file. Called with the poller's list locked,
+    /// for a request on it.
     pub(crate) fn moved_to(&self, fd: i32) {
         self.fd.store(fd as u32, Ordering::SeqCst);
     }
 
-    /// If its eventfd is one of these, `other` gives what is to be counted up instead, or -1.
+    /// If the request's eventfd is one of these, `other` gives the eventfd to count up instead, or
+    /// -1.
     pub(crate) fn move_notify(&self, fds: &RangeInclusive<i32>, other: impl FnOnce(i32) -> i32) {
         let notify = self.notify();
         if fds.contains(&notify) {
             let (from, to) = (notify.wrapping_add(1) as u32, other(notify).wrapping_add(1) as u32);
-            // Should it have been used anew meanwhile, for a request that came after the closing
-            // began.
+            // If the slot was reused meanwhile, its new request came after the closing began.
             let _ = self.notify.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// The key of its current use.
+    /// The key of the current use.
     pub(crate) fn key(&self) -> u64 {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// Waits in the poller.
+    /// Does the request wait in the poller?
     pub(crate) fn is_polling(&self) -> bool {
         self.state.load(Ordering::Relaxed) & phase::MASK == phase::POLLING
     }
 
-    /// Cancelled while its number was in a ring.
+    /// Was the request cancelled while its number was in a ring?
     pub(crate) fn is_canceled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & phase::MASK == phase::CANCELED
     }
 }
 
-/// Is the slot to be given back by the thread that holds this?
+/// Must the thread that holds this free the slot?
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreeIt(pub(crate) bool);
@@ -511,8 +513,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a cancelled slot freed twice or never, or a request executed on a
-    //! number that the program has closed.
+    //! A failure would be: a cancelled slot freed twice or never, or a request executed on a number
+    //! that the program has closed.
 
     use super::{Cancel, Ordering, Slot};
     use crate::lazy_zeroed::Zero;
@@ -521,12 +523,12 @@ mod loom_models {
     use loom::thread;
 
     const FD: i32 = 5;
-    /// What becomes of the number.
+    /// The states of the number.
     const OPEN: u32 = 0;
     const CLOSED: u32 = 1;
 
     /// The kernel gives a request back while the program closes its descriptor. `careful`: the
-    /// closer asks [`Slot::forget_number`] whether it may go on.
+    /// closing thread asks [`Slot::forget_number`] whether it may go on.
     fn given_back_while_closed(careful: bool) {
         loom::model(move || {
             let world = Arc::new((Slot::zero(), AtomicU32::new(OPEN)));
@@ -563,7 +565,7 @@ mod loom_models {
         given_back_while_closed(true);
     }
 
-    /// Canary: between the closer's two looks the request comes back.
+    /// Canary: the request comes back between the closing thread's two checks.
     #[test]
     #[should_panic(expected = "another file")]
     fn loom_canary_closing_without_a_second_look_is_found() {

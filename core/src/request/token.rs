@@ -1,10 +1,10 @@
-//! Tokens: a request as the thread has it that may read it, or execute it.
+//! Tokens: the right of a thread to read a request, or to execute it.
 #![allow(unsafe_code)]
 
 use super::{FreeIt, Numbers, Request, Slot};
 
-/// A request whose number was popped from a queue, and which nobody has started. The thread that
-/// cancels it at this moment reads it too, so it can only be read.
+/// A request whose number was popped from a queue, and which no thread has started. A thread that
+/// cancels it at this moment reads it, too, so it can only be read.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Queued<'a> {
@@ -12,9 +12,8 @@ pub(crate) struct Queued<'a> {
     index: u32,
 }
 
-/// A request that one thread has in hand alone: its submitter, before it is queued, or the thread
-/// that executes it. It is given away by queueing or finishing it; dropping it would lose the
-/// request.
+/// A request that one thread has alone: its submitter before it is queued, or the executing thread.
+/// The thread gives it up by queueing or finishing it; dropping it would lose the request.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Started<'a> {
@@ -23,31 +22,31 @@ pub(crate) struct Started<'a> {
 }
 
 impl Slot {
-    /// The request, for the one thread that has it in hand.
+    /// The request, for the one thread that has it.
     ///
     /// # Safety
-    /// The caller is its submitter, which has not queued it yet, or the thread that executes it;
-    /// and it makes no second one of these, nor a [`Queued`], until this one was given away.
+    /// The caller is its submitter, which has not queued it yet, or the executing thread. The
+    /// caller makes no second one of these, nor a [`Queued`], until this one was given up.
     #[inline]
     pub(crate) unsafe fn in_hand(&self, index: u32) -> Started<'_> {
         Started { slot: self, index }
     }
 
-    /// The request, for the thread that has its number.
+    /// The request, for the thread that has popped its number.
     ///
     /// # Safety
-    /// The caller has taken the number out of a queue that holds each number once, so the slot is
-    /// not filled anew until the number was started or put back; and the request is not started.
+    /// The caller has popped the number from a queue that holds each number once. So the slot is
+    /// not reused until the number was started or pushed back. The request is not started.
     #[inline]
     pub(crate) unsafe fn popped(&self, index: u32) -> Queued<'_> {
         Queued { slot: self, index }
     }
 
-    /// What was asked for, for the thread that ends the request without executing it.
+    /// The request, for the thread that ends it without executing it.
     ///
     /// # Safety
-    /// The caller has cancelled or ended it, or was given it for that, and nobody starts it; others
-    /// that have its number may read it.
+    /// The caller has cancelled or ended the request, or was given it for that, and no thread
+    /// starts it. Other threads that have its number may read it.
     #[inline]
     pub(crate) unsafe fn ended(&self) -> &Request {
         // SAFETY: only read, by the caller's contract.
@@ -64,8 +63,8 @@ impl<'a> Queued<'a> {
         self.slot
     }
 
-    /// May it be executed? `Err`: it was cancelled, and this says whether its slot is to be given
-    /// back.
+    /// May the request be executed? `Err`: it was cancelled, and the value says whether the caller
+    /// frees its slot.
     #[inline]
     pub(crate) fn start(self) -> Result<Started<'a>, FreeIt> {
         self.slot.start()?;
@@ -94,7 +93,7 @@ impl<'a> Started<'a> {
         self.slot
     }
 
-    /// Its number, for the thread that has it from now on.
+    /// The slot's number, for the thread that has the request from now on.
     #[inline(always)]
     pub(crate) fn into_index(self) -> u32 {
         let index = self.index;
@@ -102,7 +101,7 @@ impl<'a> Started<'a> {
         index
     }
 
-    /// Its number, which goes to a queue next: from then on it can be cancelled.
+    /// The slot's number, which goes to a queue next: from then on the request can be cancelled.
     #[inline(always)]
     pub(crate) fn queue(self) -> u32 {
         self.slot.queue();
@@ -142,12 +141,12 @@ impl Drop for Started<'_> {
 pub(crate) struct Batch<'a> {
     slots: &'a [Slot],
     numbers: Numbers,
-    /// This many were given away.
+    /// The number of requests that were given away.
     gone: usize,
 }
 
 impl<'a> Batch<'a> {
-    /// One without requests, for slots of a board.
+    /// A batch without requests, for slots of a board.
     #[inline]
     pub(crate) fn new(slots: &'a [Slot]) -> Self {
         Self { slots, numbers: Numbers::new(), gone: 0 }
@@ -173,13 +172,13 @@ impl<'a> Batch<'a> {
         self.len() == 0
     }
 
-    /// What is asked for.
+    /// The requests of the batch.
     #[inline]
     pub(crate) fn requests(&self) -> Requests<'_> {
         Requests { slots: self.slots, numbers: self.numbers() }
     }
 
-    /// The first `count` are another's.
+    /// Another thread has the first `count` requests now.
     #[inline]
     pub(crate) fn give_away(&mut self, count: usize) {
         self.gone += count;
@@ -208,7 +207,7 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// What the requests of a [`Batch`] ask for.
+/// The requests of a [`Batch`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requests<'a> {
     slots: &'a [Slot],
@@ -220,12 +219,12 @@ impl<'a> Requests<'a> {
         self.numbers.len()
     }
 
-    /// The first `count`.
+    /// The first `count` requests.
     pub(crate) fn first(self, count: usize) -> Self {
         Self { numbers: &self.numbers[..count], ..self }
     }
 
-    /// Each with the number of its slot.
+    /// Each request with the number of its slot.
     pub(crate) fn iter(self) -> impl Iterator<Item = (u32, &'a Request)> + Clone {
         self.numbers.iter().map(move |&number| {
             // SAFETY: the batch has it in hand, and is borrowed.

@@ -1,10 +1,10 @@
-//! What is remembered of a descriptor number: its kind, its flags, and whether reads and writes
-//! through it have lately slept.
+//! What is remembered of a descriptor number: its kind, its flags, and whether its reads and writes
+//! have lately slept.
 //!
-//! One word per number, written without locks. Numbers are reused, and flags change behind our
-//! back: what stands here may be about another file. So [`Facts`] are hints, which decide where a
-//! request is executed, never what it does or answers. What decides an answer is a [`Fresh`], made
-//! of what the kernel has just said (`descriptor.rs` asks it).
+//! One word per number, written without locks. Numbers are reused, and flags change without notice:
+//! a word may be about another file. So [`Facts`] are hints, which decide where a request is
+//! executed, never its answer. A decision about the answer needs a [`Fresh`], made of the kernel's
+//! latest answer (`descriptor.rs` asks it).
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
@@ -15,24 +15,24 @@ use super::tuning::{
     TIMED_EVERY,
 };
 
-/// What lies behind a descriptor.
+/// The kind of file behind a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     /// Regular file or block device: has offsets, and never waits for a peer.
     Seekable,
-    /// Pipe, socket, terminal and the like: readable or writable when poll(2) says so.
+    /// Pipe, socket, terminal and the like: ready when poll(2) says so.
     Stream,
 }
 
-/// What is remembered of a descriptor number: hints, since the number may stand for another file.
+/// What is remembered of a descriptor number: hints, because the number may name another file now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts(u64);
 
-/// What the kernel has just said about a descriptor. Only [`Facts::note`] makes one.
+/// What the kernel has just answered about a descriptor. Only [`Facts::note`] makes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fresh {
     word: u64,
-    /// The hints that were kept.
+    /// The hints that were stored.
     facts: Facts,
 }
 
@@ -49,17 +49,17 @@ const SCORE_SHIFT: [u32; 2] = [8, 16];
 const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
 /// Two bits that count slow submissions to the kernel, for reads and for writes.
 const SLOW_SHIFT: [u32; 2] = [26, 28];
-/// Two bits that count fsyncs in a row that took no longer than a system call does; three are of a
-/// file in memory.
+/// Two bits that count successive fsyncs that took no longer than a system call. Three mean that
+/// the file is in memory only.
 const QUICK_SHIFT: u32 = 30;
-/// Two bits: which file systems can hold up a thread that asks them.
+/// Two bits: can the file system hold up a thread that asks it? 0 is unknown.
 const CLASS: u64 = 3 << 32;
-/// Not known yet is 0.
+/// The file system is a local one.
 const LOCAL: u64 = 1 << 32;
 const REMOTE: u64 = 2 << 32;
-/// A read has ended without a sleep, or has had one and the score says so.
+/// A read has ended without sleeping, or has slept and the score says so.
 const READ: u64 = 1 << 34;
-/// The number's upper bits: the lower ones are the place in the table.
+/// The number's upper bits: the lower ones are the index in the table.
 const NUMBER_SHIFT: u32 = 44;
 
 const ENTRIES: usize = 4096;
@@ -69,7 +69,7 @@ fn entry(fd: RawFd) -> &'static AtomicU64 {
     &TABLE[fd as usize % ENTRIES]
 }
 
-/// What of the word says which number it is about.
+/// The part of the word that says which number it is about.
 #[inline]
 fn number(fd: RawFd) -> u64 {
     u64::from(fd as u32 / ENTRIES as u32)
@@ -81,14 +81,14 @@ fn is_about(word: u64, fd: RawFd) -> bool {
     word & KNOWN != 0 && word >> NUMBER_SHIFT == number(fd)
 }
 
-/// Mounted file systems by their numbers: `number << 1`, and 1 if it is local.
+/// Mounted file systems by their numbers: `number << 1`, plus 1 if the file system is local.
 static MOUNTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 fn mount_entry(mount: u64) -> &'static AtomicU64 {
     &MOUNTS[(mount.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
 }
 
-/// Is the file system with this number (0: it has none) a local one? `None`: not known.
+/// Is the file system with this number a local one? `None`: unknown. The number 0 means none.
 pub(crate) fn is_local_mount(mount: u64) -> Option<bool> {
     let found = mount_entry(mount).load(Ordering::Relaxed);
     (mount != 0 && found >> 1 == mount).then_some(found & 1 == 1)
@@ -101,16 +101,16 @@ pub(crate) fn note_mount(mount: u64, local: bool) {
     }
 }
 
-/// What the kernel says about a descriptor.
+/// The kernel's answers about a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Said {
-    /// fcntl(2), `F_GETFL`.
+    /// The result of fcntl(2), `F_GETFL`.
     pub(crate) flags: i32,
-    /// It has offsets.
+    /// The file has offsets.
     pub(crate) seekable: bool,
-    /// It is a character device.
+    /// The file is a character device.
     pub(crate) device: bool,
-    /// It is on a local file system, or is not, or that is not known.
+    /// Is the file on a local file system? `None`: unknown.
     pub(crate) local: Option<bool>,
 }
 
@@ -122,9 +122,9 @@ impl Facts {
         is_about(word, fd).then_some(Self(word))
     }
 
-    /// A file with offsets, of which nothing is known that would have a read (or write) done
-    /// elsewhere than inline: not direct, not known to sleep, and no write that appends. And it is
-    /// open for that, and [trusted](Self::is_trusted).
+    /// Is a read (or write) of this file executed inline? It is for a [trusted](Self::is_trusted)
+    /// file with offsets that is open for it, is not direct, and is not known to sleep. A write
+    /// must not append.
     #[inline]
     pub(crate) fn is_inline(self, write: bool) -> bool {
         const EITHER: u64 = KNOWN | STREAM | DIRECT | CLASS;
@@ -136,20 +136,20 @@ impl Facts {
         self.0 & not == is
     }
 
-    /// The thread that has a deadline, or only looks, may execute a read (or write) of this file
-    /// that is not expected to sleep: its file system is a local one, and a read of it was seen.
+    /// May a thread with a deadline, or a poll, execute a read (or write) of this file that is not
+    /// expected to sleep? Its file system must be a local one, and a read of it was seen.
     #[inline]
     pub(crate) fn is_trusted(self, write: bool) -> bool {
         self.is_local() && (write || self.0 & READ != 0)
     }
 
-    /// Its file system is the kernel's own: no server can hold up a thread that asks it.
+    /// Is its file system a local one? Then no server can hold up a thread that asks it.
     #[inline]
     pub(crate) fn is_local(self) -> bool {
         self.0 & CLASS == LOCAL
     }
 
-    /// Notes what the kernel says, and keeps what was learned if nothing changed.
+    /// Notes the kernel's answers, and keeps what was learned if they are unchanged.
     pub(crate) fn note(fd: RawFd, said: &Said) -> Fresh {
         let &Said { flags, seekable, device, local } = said;
         let class = local.map_or(0, |local| if local { LOCAL } else { REMOTE });
@@ -175,91 +175,91 @@ impl Facts {
         let identity = |word: u64| word >> NUMBER_SHIFT << 8 | word & 0xff;
         let old = entry(fd).load(Ordering::Relaxed);
         if identity(old) == identity(word) {
-            // Where the kernel has no numbers for file systems, it may be another file's.
+            // If the kernel has no numbers for file systems, the word may be about another file.
             word = old & !CLASS | word & CLASS;
         }
         entry(fd).store(word, Ordering::Relaxed);
         Fresh { word, facts: Self(word) }
     }
 
-    /// There is no such descriptor.
+    /// The descriptor is not open.
     pub(crate) fn note_closed(fd: RawFd) {
         entry(fd).store(0, Ordering::Relaxed);
     }
 
-    /// The numbers are about to stand for something else.
+    /// The numbers are about to name other files.
     pub(crate) fn forget(fds: &RangeInclusive<RawFd>) {
-        // Of the last ones: those before them have the same entries.
+        // The last numbers only: earlier ones have the same entries.
         let last = *fds.end();
         let first = (*fds.start()).max(last.saturating_sub(ENTRIES as RawFd - 1)).max(0);
         (first..=last).for_each(|fd| entry(fd).store(0, Ordering::Relaxed));
     }
 
-    /// O_NONBLOCK, it seems.
+    /// Was O_NONBLOCK set?
     pub(crate) fn seems_nonblocking(self) -> bool {
         self.0 & NONBLOCK != 0
     }
 
-    /// It had offsets.
+    /// Did the file have offsets?
     #[inline]
     pub(crate) fn seems_seekable(self) -> bool {
         self.0 & STREAM == 0
     }
 
-    /// It was open for reads (or writes).
+    /// Was the descriptor open for reads (or writes)?
     #[inline]
     pub(crate) fn seems_open_for(self, write: bool) -> bool {
         self.0 & if write { NO_WRITE } else { NO_READ } == 0
     }
 
-    /// fsync(2) knew its kind of file.
+    /// Did fsync(2) support this kind of file?
     #[inline]
     pub(crate) fn seems_to_sync(self) -> bool {
         self.0 & NO_SYNC == 0
     }
 
-    /// Its server, if it has one, may be asked whether it is ready for reads or writes.
+    /// Might the file have a server, which poll(2) asks whether it is ready?
     #[inline]
     pub(crate) fn seems_to_have_a_server(self) -> bool {
         self.seems_seekable() && self.seems_to_sync() && !self.is_local()
     }
 
-    /// What is known of another file, it seems, if reads (or writes) were executed with success: it
-    /// is not open for them, or direct and nothing sleeps. Or what is rare and makes them slower:
-    /// O_APPEND.
+    /// Does a successful read (or write) contradict what is remembered, so that it is probably
+    /// about another file? It does if the file is not open for it, or is direct and nothing sleeps.
+    /// O_APPEND counts, too: it is rare, and makes writes slower.
     fn is_doubtful(self, write: bool) -> bool {
         let refused = if write { NO_WRITE | APPEND } else { NO_READ };
         self.0 & refused != 0 || self.is_direct() && !self.sleeps(write)
     }
 
-    /// It had O_APPEND.
+    /// Was O_APPEND set?
     #[inline]
     pub(crate) fn seems_to_append(self) -> bool {
         self.0 & APPEND != 0
     }
 
-    /// It had O_DIRECT.
+    /// Was O_DIRECT set?
     #[inline]
     pub(crate) fn is_direct(self) -> bool {
         self.0 & DIRECT != 0
     }
 
-    /// Handing reads (or writes) of this file to the kernel has blocked the last few times: with
-    /// some file systems, and with writes that allocate, the kernel is not asynchronous. Says no
-    /// now and then, by the clock `now`, so that it is tried again.
+    /// Did the last hand-overs of reads (or writes) of this file to the kernel block? With some
+    /// file systems, and with writes that allocate, the kernel is not asynchronous. Answers no now
+    /// and then, by the clock `now`, so that it is tried again.
     #[inline]
     pub(crate) fn submit_blocks(self, write: bool, now: u64) -> bool {
         let counts = self.0 >> SLOW_SHIFT[usize::from(write)] & 3;
         counts == 3 && !now.is_multiple_of(SUBMIT_AGAIN_EVERY)
     }
 
-    /// The last fsyncs waited for nothing, and the file system keeps the file in memory only.
+    /// Did the last fsyncs wait for nothing, and does the file system keep the file in memory only?
     #[inline]
     pub(crate) fn syncs_quickly(self) -> bool {
         self.0 >> QUICK_SHIFT & 3 == 3
     }
 
-    /// Reads (or writes) through this descriptor usually sleep.
+    /// Do reads (or writes) through this descriptor usually sleep?
     #[inline]
     pub(crate) fn sleeps(self, write: bool) -> bool {
         self.0 & SLEEPS[usize::from(write)] != 0
@@ -267,7 +267,7 @@ impl Facts {
 }
 
 impl Fresh {
-    /// What is remembered of it from now on.
+    /// What is remembered of the descriptor from now on.
     pub(crate) fn facts(self) -> Facts {
         self.facts
     }
@@ -276,39 +276,39 @@ impl Fresh {
         if self.word & STREAM != 0 { FileKind::Stream } else { FileKind::Seekable }
     }
 
-    /// Open for reads (or writes).
+    /// Is the descriptor open for reads (or writes)?
     pub(crate) fn is_open_for(self, write: bool) -> bool {
         self.word & if write { NO_WRITE } else { NO_READ } == 0
     }
 
-    /// fsync(2) knows this kind of file.
+    /// Does fsync(2) support this kind of file?
     pub(crate) fn may_sync(self) -> bool {
         self.word & NO_SYNC == 0
     }
 
-    /// O_APPEND: writes take place in the order in which they are made.
+    /// Is O_APPEND set? Then writes take place in the order in which they are made.
     pub(crate) fn appends(self) -> bool {
         self.word & APPEND != 0
     }
 
-    /// O_NONBLOCK: nothing sleeps.
+    /// Is O_NONBLOCK set? Then nothing sleeps.
     pub(crate) fn is_nonblocking(self) -> bool {
         self.word & NONBLOCK != 0
     }
 }
 
 /// Did a transfer of `bytes` that took `ticks` sleep in a way that a worker of its own would help?
-/// By its length: a copy from or to the page cache takes about a microsecond and a quarter of a
-/// nanosecond a byte; a device far longer.
+/// Its length counts: a copy from or to the page cache takes about a microsecond, and a quarter of
+/// a nanosecond a byte. A device takes far longer.
 #[inline]
 fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
     let base = match (direct, write) {
-        // One that takes longer than a system call has waited for a device, fast or not.
+        // A transfer that takes longer than a system call has waited for a device, fast or not.
         (true, _) => SLEPT_DIRECT_US,
         (false, false) => SLEPT_READ_US,
-        // Cached writes come in bursts of slow ones, when pages are read first or being written
-        // back, and hold the file's lock meanwhile: other threads would only wait for it too. Those
-        // of other files need not wait longer than the watchdog takes.
+        // Slow cached writes come in bursts, when pages are read first or being written back. They
+        // hold the file's lock meanwhile: other threads would only wait for it, too. Writes of
+        // other files wait no longer than the watchdog's tick.
         (false, true) => TICK.as_micros() as u64,
     };
     ticks > rate * (base + bytes / COPIED_PER_US)
@@ -321,7 +321,7 @@ pub(crate) fn note_read(fd: RawFd) {
     change(fd, |word| word | READ);
 }
 
-/// Something is known about this number, but not which file system it is on.
+/// Is something known about this number, but not the file system?
 pub(crate) fn is_unclassified(fd: RawFd) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);
     is_about(word, fd) && word & CLASS == 0
@@ -332,13 +332,12 @@ pub(crate) fn classify(fd: RawFd, local: bool) {
     change(fd, |word| word & !CLASS | if local { LOCAL } else { REMOTE });
 }
 
-/// A read that was not to wait has found its pages: of the file systems that take the question all
-/// are local ones.
+/// A read that must not wait has found its pages. Only local file systems support such reads.
 pub(crate) fn prove_by_try(fd: RawFd) {
     change(fd, |word| word & !CLASS | LOCAL | READ);
 }
 
-/// As if the file were on a file system whose server can hang.
+/// Treats the file as if its file system's server could hang.
 #[cfg(test)]
 pub(crate) fn distrust(fd: RawFd) {
     change(fd, |word| word & !CLASS & !READ | REMOTE);
@@ -356,9 +355,8 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
     entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
 }
 
-/// Is a cached read (or write) through this number one that could change the mind, if it sleeps? A
-/// thread that was preempted has not slept: the thread that times it looks at the thread's count of
-/// sleeps.
+/// Would a sleep of the next cached read (or write) change the verdict? A preempted thread has not
+/// slept: the thread that times it checks its count of sleeps.
 #[inline]
 pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);
@@ -366,11 +364,11 @@ pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     word >> SCORE_SHIFT[which] & 0xff != 0 && word & (SLEEPS[which] | DIRECT) == 0
 }
 
-/// Learns from a finished read or write, of which `rate` ticks are a microsecond: a moving average
-/// with hysteresis, so that three sleeps in a row change the mind, and fifteen transfers without
-/// one change it back. True: the kernel is to be asked again, since the mind has changed, or, now
-/// and then, since what is known does not go with a transfer that was executed. The number may
-/// stand for another file.
+/// Learns from a finished read or write; `rate` ticks are a microsecond. The score is a moving
+/// average with hysteresis: three sleeps in a row change the verdict, and fifteen transfers without
+/// one change it back. True: the kernel has to be asked again. That is so if the verdict has
+/// changed or, now and then, if what is remembered contradicts a successful transfer. The number
+/// may name another file.
 #[inline]
 #[must_use]
 pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) -> bool {
@@ -380,15 +378,15 @@ pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64
     changed || ticks.is_multiple_of(TIMED_EVERY) && doubtful()
 }
 
-/// Learns from a cached read that was tried without waiting, whether its pages were `present`.
-/// Where trying costs little, it takes about sixty of them that were to change the mind.
+/// Learns from a cached read that was tried without waiting: were its pages `present`? Trying costs
+/// little, so about sixty such reads change the verdict.
 #[inline]
 pub(crate) fn learn_tried(fd: RawFd, present: bool) {
     update_score(fd, false, |_| !present, 32);
 }
 
-/// Moves the score up if it `slept`, and down by one part in `down` if not. Has that changed the
-/// mind?
+/// Moves the score up if the transfer `slept`, and down by one part in `down` if not. True if that
+/// has changed the verdict.
 #[inline]
 fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) -> bool {
     let entry = entry(fd);
@@ -407,7 +405,7 @@ fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) 
         new &= !(SLEEPS[which] | 0xff << SCORE_SHIFT[which]);
     }
     if new != word {
-        // A lost one costs a little learning.
+        // A lost update costs a little learning.
         let _ = entry.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
     }
     (new ^ word) & SLEEPS[which] != 0
@@ -420,9 +418,9 @@ pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
     update_count(fd, SLOW_SHIFT[usize::from(write)], next);
 }
 
-/// Learns how many ticks an fsync took, of which `rate` are a microsecond. `in_memory` says whether
-/// the file system keeps its files in memory only: elsewhere there may only have been nothing to
-/// write, and the next one waits.
+/// Learns how many ticks an fsync took; `rate` ticks are a microsecond. `in_memory`: the file
+/// system keeps its files in memory only. On others there may have been nothing to write, and the
+/// next fsync waits.
 #[inline]
 pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64, in_memory: impl FnOnce() -> bool) {
     let quick = ticks <= QUICK_SYNC_US * rate;

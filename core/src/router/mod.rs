@@ -1,6 +1,6 @@
-//! Policy: where a request is executed, who is to come to it, and what is learned from how it went.
-//! No thread, no system call, no memory of anybody else's: what must be asked of the kernel is
-//! asked through [`Ask`], and time comes from there too.
+//! Policy: where a request is executed, which thread is called, and what is learned from its time.
+//! It uses no thread, no system call, and no memory of others. The kernel is asked through [`Ask`],
+//! which also has the clock.
 #![forbid(unsafe_code)]
 
 pub(crate) mod facts;
@@ -19,18 +19,18 @@ use self::waiters::Waiters;
 use crate::request::{Expect, Kind, Request, Route};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
 
-/// What the router asks of the kernel, where hints must not decide.
+/// What the router asks the kernel, if hints must not decide.
 pub(crate) trait Ask {
     /// The hints about a descriptor, looked up if there are none.
     fn known(&mut self, fd: i32) -> Result<Facts, i32>;
 
-    /// What the kernel says of a descriptor now.
+    /// The kernel's current answer about a descriptor.
     fn fresh(&mut self, fd: i32) -> Result<Fresh, i32>;
 
     /// May poll(2) itself wait for a file's server?
     fn poll_may_wait(&self, fd: i32) -> bool;
 
-    /// Does a request wait for this stream, or is it to be told at once that it would?
+    /// Does a request wait for this stream? Otherwise it fails at once with EAGAIN.
     fn waits_for(&self, stream: Fresh) -> bool {
         !stream.is_nonblocking()
     }
@@ -38,7 +38,7 @@ pub(crate) trait Ask {
     /// Is O_APPEND set now?
     fn appends(&mut self, fd: i32) -> bool;
 
-    /// Has it offsets now? No, if there is no such descriptor.
+    /// Has the file offsets now? False if the descriptor is not open.
     fn has_offsets(&mut self, fd: i32) -> bool;
 
     /// Is O_DIRECT set now, and is it a file?
@@ -48,14 +48,14 @@ pub(crate) trait Ask {
     fn now(&self) -> u64;
 }
 
-/// Which requests the kernel lane takes.
+/// The requests that the kernel lane takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KernelScope {
-    /// None.
+    /// No requests.
     Nothing,
-    /// Direct reads and writes: what the kernel is truly asynchronous for.
+    /// Direct reads and writes, for which the kernel is truly asynchronous.
     Direct,
-    /// These, and small reads: an event loop hands them to a ring, and comes for them.
+    /// Direct transfers and small reads: an event loop hands them to a ring, and collects them.
     DirectAndReads,
     /// All reads and writes of files.
     Everything,
@@ -65,14 +65,14 @@ pub(crate) enum KernelScope {
 #[derive(Debug)]
 pub(crate) struct Router {
     pub(crate) waiters: Waiters,
-    /// How long a worker spins for more before it gives the baton back.
+    /// How long a worker spins for more work before it gives the baton back.
     pub(crate) holder_spin: Spin,
     /// Workers that execute beside the program.
     pub(crate) beside: Beside,
 }
 
 impl Router {
-    /// `beside`: the most workers of the process that execute beside the program.
+    /// `beside`: the maximum number of workers of the process that execute beside the program.
     pub(crate) fn new(beside: usize) -> Self {
         Self { waiters: Waiters::new(), holder_spin: Spin::new(), beside: Beside::new(beside) }
     }
@@ -91,61 +91,60 @@ pub(crate) fn sync_ended() {
     SYNCING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// This process is the child of a fork: what its parent's threads have begun never ends here.
+/// This process is the child of a fork: requests of its parent's threads never end here.
 pub(crate) fn forget_threads() {
     SYNCING.store(0, Ordering::Relaxed);
     SPARE_CPUS.forget_workers();
 }
 
-/// This many cold reads may be on their way from the device now.
+/// The number of cold reads that may be on their way from the device now.
 #[inline]
 pub(crate) fn coming_max() -> usize {
     if SYNCING.load(Ordering::Relaxed) > 0 { COMING_BESIDE_SYNCS } else { COMING_MAX }
 }
 
-/// Who is to come to a lane.
+/// The thread to call for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Somebody is there, or a thread of the program will come. The watchdog looks whether one
-    /// does.
+    /// None: a thread is there, or one of the program will come. The watchdog checks that.
     Nobody,
     /// A thread that sleeps for completions.
     Waiter,
-    /// A worker, unless enough are at work.
+    /// A worker, unless enough are working.
     Worker,
-    /// A worker, however many are at work.
+    /// A worker, however many are working.
     WorkerNow,
     /// A worker that takes the baton.
     Holder,
-    /// A worker that may wait without end, however many are at work.
+    /// A worker that may wait without end, however many are working.
     Patient,
     /// A worker that may wait without end, and takes the baton.
     PatientHolder,
-    /// A worker that hands over what is queued for the kernel, or the event loop that drives the
+    /// A worker that hands queued requests over to the kernel, or the event loop that drives the
     /// context.
     HandOver,
-    /// Threads of ours, since the event loop that drives the context has not come in time.
+    /// Engine threads, because the event loop that drives the context has not come in time.
     InPlaceOfReactor,
 }
 
-/// What [`who`] is told about a lane, after requests were pushed to it.
+/// What [`who`] needs to know about a lane after requests were pushed to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Situation {
-    /// A thread of the program is expected to come and execute what was pushed.
+    /// A thread of the program is expected to come and execute the requests.
     pub(crate) waiters_come: bool,
     /// A thread sleeps for completions.
     pub(crate) sleeps: bool,
-    /// Somebody has the baton, or the right to hand over.
+    /// A thread has the baton, or the right to hand over.
     pub(crate) held: bool,
-    /// It is the only request of its context, and the thread that comes to wait would sleep for it
+    /// The request is the only one of its context, and the expected waiter would sleep for it
     /// anyway.
     pub(crate) alone: bool,
-    /// Requests in the lane, and workers that there is room for beside them.
+    /// Requests in the lane, and how many more workers may work on it.
     pub(crate) queued: usize,
     pub(crate) room: usize,
 }
 
-/// Who is to come to requests that were pushed to a lane?
+/// Chooses the thread to call after requests were pushed to a lane.
 #[inline]
 pub(crate) fn who(route: Route, now: &Situation) -> Call {
     let waiter = if now.sleeps { Call::Waiter } else { Call::Nobody };
@@ -156,7 +155,7 @@ pub(crate) fn who(route: Route, now: &Situation) -> Call {
         Route::Inline | Route::Ordered | Route::Kernel => waiter,
         Route::Cold if !now.waiters_come => Call::Worker,
         Route::Cold => waiter,
-        // The waiter takes one, and workers what it has no hands for.
+        // The waiter takes one request, and workers take the others.
         Route::Copy if now.waiters_come && now.queued == 1 && !now.sleeps => Call::Nobody,
         Route::Copy if now.room > 0 => Call::Worker,
         Route::Copy => waiter,
@@ -167,7 +166,7 @@ pub(crate) fn who(route: Route, now: &Situation) -> Call {
     }
 }
 
-/// Where a request is executed, and whether its descriptor is a stream (the offset is ignored).
+/// The lane of a request, and whether its descriptor is a stream (the offset is ignored).
 #[inline(always)]
 pub(crate) fn route(
     sqe: &Sqe,
@@ -185,9 +184,9 @@ pub(crate) fn route(
 fn no_transfer(sqe: &Sqe, kind: Kind, ask: &impl Ask) -> (Route, bool) {
     let route = match kind {
         Kind::Sync => Route::Sync,
-        // All streams of the process would wait with the poller.
+        // Otherwise all streams of the process would wait with the poller.
         Kind::Poll if sqe.fd >= 0 && ask.poll_may_wait(sqe.fd) => Route::Worker,
-        // poll(2) passes negative descriptors over; the executor does not.
+        // poll(2) ignores negative descriptors; the executor does not.
         Kind::Poll if sqe.fd >= 0 => Route::Stream,
         Kind::Other => Route::Worker,
         _ => Route::Inline,
@@ -200,13 +199,13 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
     let Ok(facts) = ask.known(sqe.fd) else {
         return (Route::Inline, false);
     };
-    // The file position, or an offset that only a stream does not mind.
+    // The file position, or a negative offset, which only a stream ignores.
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
     if !facts.seems_seekable() || special {
         return uncommon(sqe, write, scope, ask);
     }
-    // The number may stand for another file since it was looked up. The inline lane keeps the order
-    // of writes, and asks before it breaks it.
+    // The number may name another file since it was looked up. The inline lane keeps the order of
+    // writes, and asks before it breaks the order.
     if write && facts.seems_to_append() {
         return (Route::Ordered, false);
     }
@@ -219,9 +218,9 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
     (if copy { Route::Copy } else { Route::Inline }, false)
 }
 
-/// May a submitter hand this read (or write) to the kernel by itself, which is asked not to wait?
-/// By what is remembered: if the number stands for another file, a read has its answer, or comes
-/// back. Of a write it counts whether it appends, so the kernel is asked about the file.
+/// May a submitter hand this read (or write) to the kernel itself, without waiting? Hints decide
+/// this for a read: if the number names another file, the read still gets its answer, or comes
+/// back. For a write it matters whether it appends, so the kernel is asked.
 #[inline]
 pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
@@ -235,14 +234,14 @@ pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
         && (!write || ask.is_direct_file(sqe.fd))
 }
 
-/// A read that an event loop hands to its ring, as it may sleep. Most were tried before, and are
-/// not in memory.
+/// Is this a read that an event loop hands to its ring, because it may sleep? Most such reads were
+/// tried before, and are not in memory.
 #[inline]
 fn is_driven(sqe: &Sqe, write: bool, facts: Facts) -> bool {
     !write && sqe.opcode == opcode::READ && sqe.len <= TRIED_MAX && facts.is_local()
 }
 
-/// One that leaves the inline lane.
+/// The lane of a transfer that leaves the inline lane.
 #[inline(never)]
 fn sleeping(
     sqe: &Sqe,
@@ -251,14 +250,14 @@ fn sleeping(
     scope: KernelScope,
     ask: &mut impl Ask,
 ) -> (Route, bool) {
-    // It loses its order, which appends must keep, and the kernel would wait inside its call for
-    // what is no file: what was known about the number is not enough for that.
+    // The transfer loses its order, which appends must keep. And for a file without offsets, the
+    // kernel would wait inside its call. Hints are not enough for these decisions.
     if write && ask.appends(sqe.fd) {
         return (Route::Ordered, false);
     }
     let kernel = match scope {
-        // A server that does not answer would hold up the call that hands it over, and all others
-        // of the context.
+        // A server that does not answer would hold up the call that hands the request over, and all
+        // others of the context.
         KernelScope::Everything if !ask.has_offsets(sqe.fd) => {
             return uncommon(sqe, write, KernelScope::Nothing, ask);
         }
@@ -273,7 +272,7 @@ fn sleeping(
         _ if !facts.is_direct() || facts.submit_blocks(write, ask.now()) => false,
         _ => ask.is_direct_file(sqe.fd),
     };
-    // Large ones are worth a thread each.
+    // Large reads are worth a thread each.
     let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
     let route = match () {
         () if kernel => Route::Kernel,
@@ -283,11 +282,11 @@ fn sleeping(
     (route, false)
 }
 
-/// The flags that a transfer on a stream may carry and still sleep: HIPRI, DSYNC, SYNC.
+/// The flags of a transfer on a stream that may still sleep: HIPRI, DSYNC, SYNC.
 const RWF_ON_STREAMS: u32 = 0x7;
 
-/// Here a system call more is cheap, and the answer must not rest on what an earlier file of this
-/// number was: whether the offset counts, and whether the order does.
+/// The lane of an uncommon transfer. One system call more is cheap here, and hints must not decide
+/// whether the offset and the order count.
 #[inline(never)]
 pub(crate) fn uncommon(
     sqe: &Sqe,
@@ -300,17 +299,17 @@ pub(crate) fn uncommon(
     };
     let flag = |flag: i32| sqe.op_flags & flag as u32 != 0;
     if fresh.kind() == FileKind::Stream {
-        // What the call answers at once needs no waiting for the descriptor.
+        // If the call fails at once, the request need not wait for the descriptor.
         let possible = fresh.is_open_for(write);
         let waits = possible && sqe.len > 0 && sqe.op_flags & !RWF_ON_STREAMS == 0;
         let waits = waits && ask.waits_for(fresh);
         return (if waits { Route::Stream } else { Route::Inline }, true);
     }
-    // Appends, and whatever moves the file position, take place in the order of submission.
+    // Appends, and transfers at the file position, take place in the order of submission.
     let ordered = sqe.off == FILE_POSITION || write && (fresh.appends() || flag(libc::RWF_APPEND));
     let waits = fresh.facts().sleeps(write) || flag(libc::RWF_DSYNC) || flag(libc::RWF_SYNC);
     let direct = fresh.facts().is_direct();
-    // A direct one waits for its device all the same.
+    // A direct transfer waits for its device anyway.
     let waits = waits && (direct || !flag(libc::RWF_NOWAIT));
     let local = fresh.facts().is_local();
     let route = match () {
@@ -323,8 +322,8 @@ pub(crate) fn uncommon(
     (route, false)
 }
 
-/// Where a usual read (or write) of a file goes by what is remembered of it, and why: the same as
-/// [`route`] says. For people.
+/// The lane of a usual read (or write) of a file by what is remembered of it, and the reason in
+/// words: the same as [`route`] says.
 pub(crate) fn explain(facts: Facts, write: bool, scope: KernelScope) -> (Route, &'static str) {
     let direct = facts.is_direct();
     let because = match () {
@@ -363,9 +362,9 @@ pub(crate) fn explain(facts: Facts, write: bool, scope: KernelScope) -> (Route, 
     (Route::Pool, because)
 }
 
-/// May a thread with a deadline not execute this request, because a file system's server may hold
-/// it up? And what may a poll expect of it? `kernel_executes`: the kernel executes cached requests
-/// inside of the call that hands them over.
+/// Must a thread with a deadline not execute this request, because a file server may hold it up?
+/// And what may a poll expect of it? `kernel_executes`: the kernel executes cached requests inside
+/// the call that hands them over.
 #[inline]
 pub(crate) fn patience(
     request: &Request,
@@ -386,21 +385,21 @@ pub(crate) fn patience(
             request.sqe.opcode == opcode::NOP || noted().is_some_and(Facts::is_local)
         }
         (Route::Inline, _) => true,
-        // It may only have waited for a thread that was preempted and holds the file's lock; and
-        // where the kernel executes it, the submit has waited for it.
+        // The write may only have waited for a preempted thread that holds the file's lock. If the
+        // kernel executes it, the submit has waited for it.
         (Route::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
             return soon(noted().is_some_and(|facts| !facts.is_direct()));
         }
         (Route::Kernel, _) => {
             return soon(kernel_executes && noted().is_some_and(|facts| !facts.is_direct()));
         }
-        // The thread that executes it finds out what file system it is on.
+        // The executing thread finds out the kind of the file system.
         (Route::Worker, Kind::Read | Kind::Write) => return (true, Expect::Nothing),
         _ => return (false, Expect::Nothing),
     };
     match route {
         Route::Inline | Route::Ordered | Route::Copy if harmless => (false, Expect::Soon),
-        // No server can hold it up.
+        // No server can hold the request up.
         Route::Inline | Route::Ordered | Route::Copy if noted().is_some_and(Facts::is_local) => {
             (true, Expect::Soon)
         }

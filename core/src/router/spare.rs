@@ -1,7 +1,7 @@
-//! May a worker execute queued requests beside the program's own thread? Yes, while a CPU is spare
-//! and the worker has enough to do. The answer rests on what is seen anyway: how soon a called
-//! worker came, whether it was preempted, whether it lost the baton, and how much it executed.
-//! There are no trials: each sign against it makes a pause, and pauses in a row grow.
+//! May a worker execute queued requests beside the program's own thread? Yes, while a CPU is idle
+//! and the worker has enough to do. The answer uses facts that are known anyway. How soon did a
+//! called worker come? Was it preempted? Did it lose the baton? How much did it execute? There are
+//! no trials: each sign against it makes a pause, and successive pauses grow.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -23,8 +23,8 @@ impl Pause {
         now >= self.until.load(Ordering::Relaxed)
     }
 
-    /// Begins, unless it has. Twice as long as the last one, if that ended less than its own length
-    /// ago.
+    /// Begins a pause, unless one has begun. It is twice as long as the last one, if the last ended
+    /// less than its own length ago.
     fn begin(&self, now: u64, ticks_per_us: u64) {
         if !self.is_over(now) {
             return;
@@ -39,16 +39,16 @@ impl Pause {
     }
 }
 
-/// What is known of this process.
+/// What is known about this process's idle CPUs.
 #[derive(Debug)]
 pub(crate) struct SpareCpus {
-    /// No CPU was spare a moment ago.
+    /// No CPU was idle a moment ago.
     busy: Pause,
     /// Workers that execute beside the program, or were called for that.
     beside: AtomicUsize,
 }
 
-/// The process's own.
+/// The value of this process.
 pub(crate) static SPARE_CPUS: SpareCpus = SpareCpus::new();
 
 impl SpareCpus {
@@ -56,7 +56,7 @@ impl SpareCpus {
         Self { busy: Pause::new(), beside: AtomicUsize::new(0) }
     }
 
-    /// A worker beside the program was preempted, or lost the baton: its CPU is not spare.
+    /// A worker beside the program was preempted, or lost the baton: its CPU is not idle.
     #[cold]
     pub(crate) fn was_busy(&self, now: u64, ticks_per_us: u64) {
         self.busy.begin(now, ticks_per_us);
@@ -68,27 +68,27 @@ impl SpareCpus {
     }
 }
 
-/// Was a thread that was preempted away for long, of which `cpu_us` of `all_us` were CPU time? The
-/// watchdog and others that run for a moment do not count.
+/// Was a preempted thread away for long, with `cpu_us` of `all_us` of CPU time? The watchdog and
+/// other threads that run for a moment do not count.
 pub(crate) fn was_away(all_us: u64, cpu_us: u64) -> bool {
     let away = all_us.saturating_sub(cpu_us);
     away > BESIDE_AWAY_US && away > all_us / 8
 }
 
-/// What one context knows of workers that execute beside the program.
+/// What one context knows about workers that execute beside the program.
 #[derive(Debug)]
 pub(crate) struct Beside {
     cpus: &'static SpareCpus,
-    /// The most workers of the process; 0: none ever.
+    /// The maximum number of workers of the process; 0: none ever.
     at_most: usize,
-    /// When a worker was called that has not come yet, in ticks; else 0.
+    /// The time in ticks at which a worker was called that has not come yet; else 0.
     called: AtomicU64,
     /// A worker had too little to do.
     idle: Pause,
 }
 
 impl Beside {
-    /// `at_most`: the most workers of the process that execute beside the program.
+    /// `at_most`: the maximum number of workers of the process that execute beside the program.
     pub(crate) fn new(at_most: usize) -> Self {
         Self::of(&SPARE_CPUS, at_most)
     }
@@ -103,7 +103,7 @@ impl Beside {
         self.at_most > 0
     }
 
-    /// Is a worker to be called now? The caller calls it, and it [comes](Self::comes).
+    /// Should a worker be called now? The caller calls it, and the worker [comes](Self::comes).
     pub(crate) fn is_due(&self, now: u64) -> bool {
         let pauses = !self.idle.is_over(now) || !self.cpus.busy.is_over(now);
         if self.called.load(Ordering::Relaxed) != 0 || pauses {
@@ -124,12 +124,12 @@ impl Beside {
             return None;
         }
         let called = self.called.swap(0, Ordering::Relaxed);
-        // Made only now: the drop of one counts.
+        // Made only now: dropping one counts.
         (called != 0).then(|| Seat { beside: self, called })
     }
 }
 
-/// A worker that was called, and has not come, is none of those that execute.
+/// A worker that was called, and has not come, does not execute.
 impl Drop for Beside {
     fn drop(&mut self) {
         if *self.called.get_mut() != 0 {
@@ -141,7 +141,7 @@ impl Drop for Beside {
     }
 }
 
-/// A worker's leave to execute beside the program, until it is dropped.
+/// A worker's permission to execute beside the program, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat<'a> {
     beside: &'a Beside,
@@ -151,21 +151,21 @@ pub(crate) struct Seat<'a> {
 /// Why a worker beside the program left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// It came late, or was preempted.
+    /// The worker came late, or was preempted.
     Busy,
-    /// It executed too few requests.
+    /// The worker executed too few requests.
     Idle,
-    /// Nothing was left to do, after enough.
+    /// The worker executed enough, and nothing was left to do.
     Done,
 }
 
 impl Seat<'_> {
-    /// Did it take too long to come?
+    /// Did the worker take too long to come?
     pub(crate) fn is_late(&self, now: u64, ticks_per_us: u64) -> bool {
         now.saturating_sub(self.called) > BESIDE_LATE_US * ticks_per_us
     }
 
-    /// The worker goes. Its CPU was `busy`, or it `executed` this many requests.
+    /// The worker leaves. Its CPU was `busy`, or it `executed` this many requests.
     pub(crate) fn ends(self, busy: bool, executed: u64, now: u64, ticks_per_us: u64) -> Left {
         if busy {
             self.beside.cpus.was_busy(now, ticks_per_us);

@@ -1,4 +1,4 @@
-//! How long a thread looks for more work before it sleeps: longer while that has paid lately.
+//! How long a thread spins for more work before it sleeps: longer if that has paid lately.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,14 +11,14 @@ impl Spin {
         Self(AtomicU64::new(0))
     }
 
-    /// A number of ticks.
+    /// The number of ticks to spin.
     #[inline]
     pub(crate) fn budget(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Work has come while a thread spun for `budget` ticks: a little longer next time, up to
-    /// `longest`.
+    /// Work has come while a thread spun for `budget` ticks: it spins a little longer next time, up
+    /// to `longest`.
     pub(crate) fn paid(&self, budget: u64, longest: u64) {
         self.0.store((budget + budget / 4).min(longest), Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! What a program does after it has submitted: does it come to wait, or must somebody of ours
-//! take the requests? Learned per context; wrong guesses cost time, and the watchdog bounds it.
+//! Does the program come to wait after a submit, or must engine threads take the requests? Learned
+//! per context; wrong guesses cost time, which the watchdog bounds.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -10,14 +10,14 @@ use super::tuning::{COMING_COUNTS, LYING_ABOUT};
 pub(crate) struct Waiters {
     /// A saturating count: above 0, waiters have been coming.
     coming: AtomicI32,
-    /// The last waiter had no deadline, so the next may take what has to be waited for.
+    /// The last waiter had no deadline, so the next one may execute requests that wait.
     unbounded: AtomicBool,
     /// A waiter would rather have the baton than sleep.
     wants_baton: AtomicBool,
 }
 
 impl Waiters {
-    /// Nothing known: most programs wait. If this one does not, the watchdog finds out at its
+    /// Nothing is known: most programs wait. If this one does not, the watchdog finds out at its
     /// first request.
     pub(crate) fn new() -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Waiters {
         }
     }
 
-    /// Nobody came.
+    /// No thread came.
     pub(crate) fn nobody_came(&self) {
         let now = self.coming.load(Ordering::Relaxed);
         if now > *COMING_COUNTS.start() {
@@ -49,12 +49,12 @@ impl Waiters {
         }
     }
 
-    /// Nobody is to come, whatever is seen.
+    /// Leaves all requests to workers, whatever is seen.
     pub(crate) fn leave_all_to_workers(&self) {
         self.coming.store(i32::MIN / 2, Ordering::Relaxed);
     }
 
-    /// The last waiter had no deadline.
+    /// Had the last waiter no deadline?
     #[inline]
     pub(crate) fn are_unbounded(&self) -> bool {
         self.unbounded.load(Ordering::Relaxed)
@@ -73,8 +73,8 @@ impl Waiters {
         self.wants_baton.store(true, Ordering::Relaxed);
     }
 
-    /// Is a worker to give the baton to a waiter, which executes without waking anybody? One that
-    /// came once, and does not any more, must not stop a worker that is needed.
+    /// Should a worker give the baton to a waiter, which executes without waking a thread? A waiter
+    /// that came once, and does not come any more, must not stop a worker that is needed.
     #[inline]
     pub(crate) fn takes_baton(&self) -> bool {
         self.wants_baton.load(Ordering::Relaxed)

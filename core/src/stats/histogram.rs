@@ -20,7 +20,7 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// The bucket of a value, and the other way round the smallest value of a bucket.
+/// The bucket of a value. `floor_of` is its inverse: the smallest value of a bucket.
 fn bucket(value: u64) -> usize {
     if value < 1 << FINE_BITS {
         return value as usize;
@@ -59,7 +59,7 @@ impl Histogram {
 /// A distribution of durations; exact to 1/16.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// One for each bucket; none at all if nothing was recorded.
+    /// The count of each bucket; empty if nothing was recorded.
     counts: Vec<u64>,
     max_ns: u64,
 }
@@ -74,7 +74,7 @@ impl fmt::Debug for Distribution {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Latency {
-    /// How many were recorded.
+    /// The number of durations.
     pub count: u64,
     /// Half of them took at most this long.
     pub p50_ns: u64,
@@ -82,17 +82,17 @@ pub struct Latency {
     pub p99_ns: u64,
     /// 99.9% of them took at most this long.
     pub p999_ns: u64,
-    /// The longest.
+    /// The longest duration.
     pub max_ns: u64,
 }
 
 impl Distribution {
-    /// How many were recorded.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// Adds one.
+    /// Adds one duration.
     pub fn record(&mut self, ns: u64) {
         self.counts.resize(BUCKETS, 0);
         self.counts[bucket(ns)] += 1;
@@ -108,8 +108,8 @@ impl Distribution {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was recorded after `earlier`, which is this distribution at another moment. Its longest
-    /// is exact to 1/16.
+    /// What was recorded since `earlier`, an earlier value of this distribution. The longest is
+    /// exact to 1/16.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
         let counts: Vec<u64> = self
@@ -123,7 +123,7 @@ impl Distribution {
         Self { counts, max_ns }
     }
 
-    /// Its percentiles.
+    /// The percentiles.
     pub fn latency(&self) -> Latency {
         let count = self.count();
         let at = |per_mille: u64| {
@@ -133,19 +133,20 @@ impl Distribution {
                 seen += u128::from(n);
                 seen >= rank
             });
-            // The top of the bucket: a percentile is not made to look better than it is.
+            // The top of the bucket: a percentile must not look better than it is.
             found.map_or(0, |bucket| top_of(bucket).min(self.max_ns))
         };
         Latency { count, p50_ns: at(500), p99_ns: at(990), p999_ns: at(999), max_ns: self.max_ns }
     }
 
-    /// How many took less than `2^power` nanoseconds, which is exact.
+    /// The number of durations below `2^power` nanoseconds, which is exact.
     pub fn below(&self, power: u32) -> u64 {
         let end = bucket(1u64.checked_shl(power).unwrap_or(u64::MAX));
         self.counts.iter().take(end).fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// The sum of all, in nanoseconds: each counts as the middle of its bucket, so exact to 1/32.
+    /// The sum of all durations, in nanoseconds: each counts as the middle of its bucket, so exact
+    /// to 1/32.
     pub fn sum_ns(&self) -> u128 {
         let middle = |bucket| u128::from(floor_of(bucket)).midpoint(u128::from(top_of(bucket)));
         let sums = self.counts.iter().enumerate().map(|(at, &n)| middle(at) * u128::from(n));
@@ -171,7 +172,7 @@ mod tests {
             assert!(floor_of(at) <= value && value <= top_of(at));
             assert!(value - floor_of(at) <= value / 16);
         }
-        // Those beyond the last are never used, but a foreign process can write to them.
+        // Buckets beyond the last are never used, but a foreign process can write to them.
         assert!((0..BUCKETS).all(|at| top_of(at) >= floor_of(at)));
     }
 

@@ -1,9 +1,9 @@
 //! Counters of a program in memory that `uringlet top` finds: a sealed memfd with a place for each
 //! context.
 //!
-//! The memory has no name and goes with the last process that has it open, however that ends.
-//! Places are taken over with what they have counted, so that a context that comes or goes moves
-//! one word, and the sum of all places only grows.
+//! The memory has no name, and is freed with the last process that has it open, however that
+//! process ends. A new context takes over a place with its counts. So a context that comes or goes
+//! changes one word, and the sum of all places only grows.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -18,45 +18,46 @@ use crate::environment::variable;
 use crate::own::Copied;
 use crate::{process, sys};
 
-/// `URINGLET_STATS`: where `uringlet run --stats` has the program count, or [`STATS_OWN`].
+/// `URINGLET_STATS`: the file into which `uringlet run --stats` has the program count, or
+/// [`STATS_OWN`].
 pub(crate) const STATS: &str = "URINGLET_STATS";
 /// Each process counts into memory of its own, for `uringlet top`.
 const STATS_OWN: &str = "auto";
 /// "urnglet" and a version of the layout below.
 const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x09");
-/// As /proc/PID/fd shows it; one of the process's own.
+/// The name in /proc/PID/fd.
 const NAME: &std::ffi::CStr = c"uringlet-stats";
-/// Contexts with a place of their own at a time; those beyond share one.
+/// The maximum number of contexts with a place of their own; others share one.
 const PLACES: usize = 128;
-/// Room for what a context says about its engine.
+/// Room for the text about a context's engine.
 const CHOICE_WORDS: usize = 48;
 
-/// What another process sees.
+/// The memory that another process sees.
 #[repr(C)]
 struct Layout {
     magic: AtomicU64,
-    /// The process that the program is: a pid and when it started.
+    /// The program's process: its pid and start time.
     program: ProcessIdentity,
-    /// No place at or beyond this one was ever used.
+    /// No place at this index or above was ever used.
     used: AtomicU64,
-    /// Odd while a context has the place; counted up when one comes and when it goes.
+    /// Odd while a context has the place; counted up when a context comes, and when it goes.
     lives: [AtomicU64; PLACES],
     places: [PlaceLayout; PLACES],
-    /// For contexts that find no place.
+    /// Counters of contexts that find no place.
     rest: Counters,
 }
 
 #[repr(C)]
 struct ProcessIdentity {
     pid: AtomicU64,
-    /// When it started, in ticks since the boot (proc(5)); 0 if that is not known.
+    /// The start time of the process, in ticks since the boot (proc(5)); 0 if unknown.
     started: AtomicU64,
 }
 
 #[repr(C, align(64))]
 struct PlaceLayout {
     owner: ProcessIdentity,
-    /// What those before were killed with, still in flight.
+    /// Requests that were in flight when earlier owners of the place were killed.
     lost: AtomicU64,
     choice: [AtomicU64; CHOICE_WORDS],
     counters: Counters,
@@ -65,9 +66,9 @@ struct PlaceLayout {
 /// A process, by two numbers that no other process of this boot has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessId {
-    /// Its pid, in its own namespace.
+    /// The pid, in the process's own namespace.
     pub pid: u32,
-    /// When it started, in clock ticks since the boot (proc(5)); 0 if it could not find out.
+    /// The start time of the process, in clock ticks since the boot (proc(5)); 0 if unknown.
     pub started: u64,
 }
 
@@ -96,7 +97,7 @@ impl ProcessId {
         (!ended).then_some(Self { pid, started })
     }
 
-    /// Is it still there?
+    /// Does the process still exist?
     pub fn is_alive(self) -> bool {
         Self::of(self.pid).is_some_and(|now| self.started == 0 || now.started == self.started)
     }
@@ -119,7 +120,7 @@ impl ProcessIdentity {
 pub struct Region {
     /// Points to a [`Layout`] in a sealed memfd, mapped until this is dropped.
     layout: *const Layout,
-    /// Kept by those who are to be found by it; a reader is not.
+    /// Kept by processes that are to be found by it; not by readers.
     file: Option<File>,
 }
 
@@ -134,19 +135,19 @@ unsafe impl Sync for Region {}
 pub struct ContextNow {
     /// The number of its place in the region.
     pub place: usize,
-    /// Grows with each context that the place has had; 1 for the first.
+    /// Counts the contexts that the place has had; 1 for the first.
     pub generation: u64,
-    /// The process that has the context.
+    /// The context's process.
     pub process: ProcessId,
-    /// What executes its requests, and why nothing else does ([`Choice`](crate::Choice)).
+    /// The engine of the context, and the reason ([`Choice`](crate::Choice)).
     pub choice: String,
     /// Requests in flight.
     pub in_flight: u64,
-    /// What the place has counted, with those before it.
+    /// The counters of the place, with those of its earlier contexts.
     pub counted: Snapshot,
 }
 
-/// A context has the place.
+/// Does a context have the place?
 fn is_live(life: u64) -> bool {
     life & 1 == 1
 }
@@ -159,7 +160,7 @@ impl Region {
     /// Makes counters that are all zero.
     ///
     /// # Errors
-    /// Those of memfd_create(2), ftruncate(2) and mmap(2).
+    /// Errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub fn create() -> io::Result<Self> {
         let made = sys::sealed_memfd(NAME, size_of::<Layout>());
         if made < 0 {
@@ -172,14 +173,14 @@ impl Region {
         Ok(region)
     }
 
-    /// Where others of the same user find it, as long as this process, which has made it, has it:
-    /// for [`publish_to`].
+    /// The path by which other processes of the same user find the region, as long as this process
+    /// has it: for [`publish_to`].
     pub fn path(&self) -> PathBuf {
         let fd = self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         format!("/proc/{}/fd/{fd}", std::process::id()).into()
     }
 
-    /// Says which process the program is.
+    /// Sets the program's process.
     pub fn set_program(&self, program: ProcessId) {
         self.layout().program.set(program);
     }
@@ -187,7 +188,7 @@ impl Region {
     /// Maps counters that [`Region::create`] has made, for reading.
     ///
     /// # Errors
-    /// Those of fstat(2) and mmap(2); `InvalidData` if the file is none of ours.
+    /// Errors of fstat(2) and mmap(2); `InvalidData` if the file is no region.
     pub fn read_from(file: File) -> io::Result<Self> {
         let mut region = Self::map_ours(file, libc::PROT_READ)?;
         region.file = None;
@@ -200,7 +201,7 @@ impl Region {
     }
 
     fn map_ours(file: File, protection: i32) -> io::Result<Self> {
-        // Sealed, so that nobody can take the memory away under those that have mapped it.
+        // Sealed, so that nobody can truncate the memory while others have mapped it.
         if !sys::is_sealed(file.as_raw_fd()) {
             return Err(invalid("not a statistics region"));
         }
@@ -231,19 +232,19 @@ impl Region {
         &self.layout().places[..used.min(PLACES)]
     }
 
-    /// The process that the program is.
+    /// The program's process.
     pub fn program(&self) -> ProcessId {
         self.layout().program.get()
     }
 
-    /// The sum of all contexts that there have been.
+    /// The sum over all contexts, past and present.
     pub fn snapshot(&self) -> Snapshot {
         let mut sum = self.layout().rest.read();
         self.used().iter().for_each(|place| sum.add(&place.counters.read()));
         sum
     }
 
-    /// The contexts that there are, of processes that there are; none of those that share a place.
+    /// The live contexts of live processes, without those that share a place.
     pub fn contexts(&self) -> Vec<ContextNow> {
         let places = self.used().iter().zip(&self.layout().lives).enumerate();
         let context = |(at, (place, life)): (usize, (&PlaceLayout, &AtomicU64))| {
@@ -279,7 +280,7 @@ impl PlaceLayout {
         }
     }
 
-    /// Whatever stands there, as text that a terminal can be given.
+    /// The text, with only characters that are safe for a terminal.
     fn noted(&self) -> String {
         let words = self.choice.iter().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
         let bytes: Vec<u8> = words.flatten().take_while(|&byte| byte != 0).collect();
@@ -289,13 +290,13 @@ impl PlaceLayout {
     }
 }
 
-/// A context's own place, until it goes.
+/// A context's own place, until it is dropped.
 #[derive(Debug)]
 pub(super) struct ContextPlace {
     layout: &'static Layout,
     at: usize,
     life: u64,
-    /// The process that has claimed it.
+    /// The process that has claimed the place.
     generation: u64,
 }
 
@@ -313,10 +314,10 @@ impl ContextPlace {
 
 impl Drop for ContextPlace {
     fn drop(&mut self) {
-        // In the child of a fork it is still the parent's.
+        // In the child of a fork, the place is still the parent's.
         if self.generation == process::generation() {
             let life = &self.layout.lives[self.at];
-            // Should somebody have taken it over, it is theirs.
+            // If another process has taken the place over, it keeps it.
             let _ = life.compare_exchange(
                 self.life,
                 self.life.wrapping_add(1),
@@ -328,7 +329,7 @@ impl Drop for ContextPlace {
 }
 
 impl Layout {
-    /// A free place, or one whose process was killed.
+    /// Claims a free place, or one whose process was killed.
     fn claim(&'static self) -> Option<ContextPlace> {
         let own = ProcessId::own();
         let free = |at: usize, life: u64| (!is_live(life)).then(|| self.take(at, life, 1, own))?;
@@ -344,7 +345,7 @@ impl Layout {
         look(&free).or_else(|| look(&left))
     }
 
-    /// Takes the place over if its life is still the same.
+    /// Takes the place over if its life is unchanged.
     fn take(
         &'static self,
         at: usize,
@@ -376,8 +377,8 @@ impl Layout {
 
 static PUBLISHED: AtomicPtr<Layout> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Where a new context of this process counts, if somebody asked: in a place of its own, if there
-/// is one.
+/// The counters for a new context of this process, if somebody asked for them: in a place of its
+/// own, if one is free.
 pub(super) fn claim() -> Option<(&'static Counters, Option<ContextPlace>)> {
     // SAFETY: null, or never unmapped.
     let layout = unsafe { PUBLISHED.load(Ordering::Acquire).as_ref() }?;
@@ -391,29 +392,29 @@ pub(super) fn claim() -> Option<(&'static Counters, Option<ContextPlace>)> {
 fn publish(region: Region) {
     let null = std::ptr::null_mut();
     let layout = region.layout.cast_mut();
-    // Should another have been first, it stays.
+    // If another thread was first, its region stays.
     if PUBLISHED.compare_exchange(null, layout, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         let mut region = std::mem::ManuallyDrop::new(region);
         if let Some(file) = region.file.take() {
-            // With a number that a program which closes all that it finds leaves alone.
+            // Under a number that a program which closes all its descriptors leaves open.
             std::mem::forget(Copied::of(file.as_raw_fd()));
         }
     }
 }
 
-/// Has every context of this process, from now on, count into a region that another process has
-/// made with [`Region::create`], at [`Region::path`]. The first call wins.
+/// Has every context of this process, from now on, count into a region of another process: one from
+/// [`Region::create`], at [`Region::path`]. The first call wins.
 ///
 /// # Errors
-/// Those of open(2) and mmap(2); `InvalidData` if the file is none of ours.
+/// Errors of open(2) and mmap(2); `InvalidData` if the file is no region.
 pub fn publish_to(path: &Path) -> io::Result<()> {
     Region::open(path).map(publish)
 }
 
-/// Has every context of this process, from now on, count where `uringlet top` finds it. That is the
-/// region of `uringlet run --stats`, if the environment names it when this is called; else one of
-/// the process's own. Children made by fork(2) count into the same one. Costs contexts some atomic
-/// additions per request.
+/// Has every context of this process, from now on, count into a region that `uringlet top` finds.
+/// That is the region of `uringlet run --stats`, if the environment names one at this call; else
+/// one of the process's own. Children made by fork(2) count into the same region. Costs contexts
+/// some atomic additions per request.
 ///
 /// # Errors
 /// As [`Region::create`] and [`publish_to`].
@@ -421,7 +422,7 @@ pub fn observe() -> io::Result<()> {
     observe_as(variable(STATS).as_deref())
 }
 
-/// As [`observe`], for a program whose environment said this when it was read.
+/// As [`observe`], for a program with this value of the variable when it was read.
 pub(crate) fn observe_as(said: Option<&OsStr>) -> io::Result<()> {
     match said {
         Some(path) if path != STATS_OWN => publish_to(Path::new(path)),
@@ -451,7 +452,7 @@ fn own_region() -> Option<Region> {
 }
 
 impl Region {
-    /// Is this what a link in /proc/PID/fd says of a region?
+    /// Does this link in /proc/PID/fd name a region?
     pub fn is_linked_as(link: &Path) -> bool {
         let name = link.as_os_str().as_encoded_bytes();
         let name = name.strip_prefix(b"/memfd:").and_then(|name| name.strip_suffix(b" (deleted)"));
@@ -524,7 +525,7 @@ mod tests {
         assert_eq!(region.contexts().len(), PLACES - 1);
         let taken = writer.claim().unwrap();
         assert_eq!(taken.at, 7);
-        // Should the old owner let go after all, the new one keeps it.
+        // If the old owner gives the place up after all, the new one keeps it.
         drop(places.remove(7));
         assert_eq!(region.contexts().len(), PLACES);
     }

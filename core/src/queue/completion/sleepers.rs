@@ -1,6 +1,6 @@
-//! Those who sleep until something completes: how they register, and how they are woken.
+//! Threads that sleep until something completes: how they register, and how they are woken.
 //!
-//! A sleeper takes the lock, sets `SLEEPERS` in the queue's state word, and looks again before it
+//! A sleeper takes the lock, sets `SLEEPERS` in the queue's state word, and checks again before it
 //! sleeps. README.md in `queue/` gives the argument.
 #![allow(unsafe_code)]
 
@@ -12,12 +12,12 @@ use crate::queue::sleep::{Sleep, SleepEnd};
 use crate::sync::{Ordering, fence, lock_counted, this_thread};
 use crate::sys::aio::IoEvent;
 
-/// Words that choosy sleepers sleep on, one each; the others share one.
+/// Words for threads that sleep for certain requests, one each; other sleepers share one.
 pub(super) const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// Which completions wake a thread that sleeps: a function, and what it is to look at. A signal
-/// handler may leave the wait by a jump (siglongjmp(3)), so that the thread never says that it does
-/// not sleep any more: nothing here may lie on its stack.
+/// The completions that wake a sleeping thread: a function and its arguments. A signal handler may
+/// leave the wait by a jump (siglongjmp(3)), and the thread stays registered. So nothing here may
+/// be on its stack.
 #[derive(Clone, Copy)]
 pub struct Concern {
     asks: unsafe fn(&[u64; 8], &IoEvent) -> bool,
@@ -28,14 +28,14 @@ impl Concern {
     /// `asks` is called with these words for each completion, under a lock: it must not block.
     ///
     /// # Safety
-    /// It may be called by any thread, as long as there is the context that is waited for.
+    /// Any thread may call it, as long as the context exists.
     pub unsafe fn new(asks: unsafe fn(&[u64; 8], &IoEvent) -> bool, words: &[u64]) -> Self {
         let mut all = [0; 8];
         all[..words.len()].copy_from_slice(words);
         Self { asks, words: all }
     }
 
-    /// Of requests with this [`Sqe::user_data`](crate::Sqe::user_data).
+    /// Completions of requests with this [`Sqe::user_data`](crate::Sqe::user_data).
     pub fn about(user_data: u64) -> Self {
         // SAFETY: it looks at the words only.
         unsafe { Self::new(|words, event| event.obj == words[0], &[user_data]) }
@@ -53,15 +53,15 @@ impl std::fmt::Debug for Concern {
     }
 }
 
-/// Who sleeps, and what for.
+/// The sleeping threads, and what they sleep for.
 #[derive(Debug)]
 pub(super) struct Sleepers {
     asleep: Vec<Asleep>,
     /// The smallest number of completions that any of them waits for.
     need: u32,
-    /// How many have registered.
+    /// The number of registrations so far.
     number: u64,
-    /// The context is being destroyed: nobody sleeps any more.
+    /// The context is being destroyed: no thread sleeps any more.
     closed: bool,
 }
 
@@ -76,17 +76,17 @@ impl Sleepers {
 struct Asleep {
     number: u64,
     thread: usize,
-    /// It waits for certain requests, and for no number of completions.
+    /// The thread waits for certain requests, not for a number of completions.
     concern: Option<Concern>,
-    /// Its word among those of choosy ones; [`WORDS`]: the shared one.
+    /// The thread's word; [`WORDS`]: the shared one.
     word: usize,
-    /// It sleeps elsewhere, and this ends it; else -1.
+    /// The eventfd that ends the sleep of a thread that sleeps elsewhere; else -1.
     eventfd: RawFd,
-    /// The descriptor is its own.
+    /// The eventfd belongs to this sleep alone.
     owns: bool,
 }
 
-/// What a registered thread knows of itself.
+/// The data of a registered thread.
 struct Registration {
     number: u64,
     word: usize,
@@ -97,20 +97,20 @@ struct Registration {
 pub(crate) struct Sleeper<'a> {
     /// Completions in the ring.
     pub(crate) need: u32,
-    /// Instead: these completions, of a context whose completions go through no ring.
+    /// Instead: these completions, of a context without a ring.
     pub(crate) concern: Option<Concern>,
-    /// Asked once more when everybody can see that this thread is going to sleep: true if there
+    /// Asked once more when other threads can see that this thread is going to sleep. True: there
     /// is something to do instead.
     pub(crate) stay_up: &'a dyn Fn() -> bool,
-    /// It waits for the end of what was in flight when the context was closed.
+    /// The thread waits for the end of requests that were in flight when the context was closed.
     pub(crate) even_if_closed: bool,
-    /// Without a timeout it goes on after a handler with SA_RESTART.
+    /// Without a timeout, the sleep continues after a signal handler with SA_RESTART.
     pub(crate) restarts: bool,
 }
 
 impl Completions {
-    /// Registers a sleeper, unless it need not sleep, with the eventfd that ends its sleep, and
-    /// whether that is its own.
+    /// Registers a sleeper, unless it need not sleep. `eventfd` ends its sleep; the flag says
+    /// whether it belongs to this sleep alone.
     fn register(
         &self,
         sleeper: &Sleeper<'_>,
@@ -118,8 +118,8 @@ impl Completions {
     ) -> Result<Registration, SleepEnd> {
         let (need, thread) = (sleeper.need, this_thread());
         let mut sleepers = lock_counted(&self.sleepers);
-        // This thread has left those by a jump; or it is a signal handler, and has interrupted one,
-        // which looks again then.
+        // This thread has left those sleeps by a jump. Or this is a signal handler that has
+        // interrupted a sleep, which checks again afterwards.
         while let Some(at) = sleepers.asleep.iter().position(|one| one.thread == thread) {
             let left = sleepers.asleep.swap_remove(at);
             self.word(left.word).change();
@@ -131,10 +131,11 @@ impl Completions {
             return Err(SleepEnd::Closed);
         }
         // Either the next publisher sees the flag in the exchange with which it stops, or this
-        // sees that publisher's tail: both change the same word. And either a submitter sees the
-        // flag after announcing its requests, or `stay_up` sees those.
+        // thread sees the publisher's tail: both change the same word. And either a submitter sees
+        // the flag after announcing its requests, or `stay_up` sees the requests.
         self.state.fetch_or(SLEEPERS, Ordering::SeqCst);
-        // Pairs with the fence in `completed`: it sees the flag, or `stay_up` what it has written.
+        // Pairs with the fence in `completed`: that thread sees the flag, or `stay_up` sees what it
+        // has written.
         fence(Ordering::SeqCst);
         if self.available() >= need || (sleeper.stay_up)() {
             if sleepers.asleep.is_empty() {
@@ -158,7 +159,8 @@ impl Completions {
         Ok(Registration { number, word, ticket: self.word(word).ticket() })
     }
 
-    /// False: a signal handler of this thread has slept meanwhile, and it is not registered.
+    /// False: the thread is not registered, because a signal handler of this thread has slept
+    /// meanwhile.
     fn unregister(&self, number: u64) -> bool {
         let mut sleepers = lock_counted(&self.sleepers);
         let at = sleepers.asleep.iter().position(|one| one.number == number);
@@ -176,8 +178,8 @@ impl Completions {
         self.choosy.get(at).unwrap_or(&self.wakes)
     }
 
-    /// Sleeps until there are enough completions, or those that it waits for, at most `timeout`.
-    /// May end for no reason.
+    /// Sleeps until there are enough completions, or until the wanted requests complete, at most
+    /// `timeout`. May end for no reason.
     pub(crate) fn sleep(&self, sleeper: &Sleeper<'_>, timeout: Option<Duration>) -> SleepEnd {
         match self.register(sleeper, None) {
             Err(end) => end,
@@ -189,8 +191,8 @@ impl Completions {
         }
     }
 
-    /// As [`Completions::sleep`], with the thread's signal mask replaced meanwhile, atomically.
-    /// `Err` with the negative errno if no descriptor is left for it.
+    /// As [`Completions::sleep`], with the thread's signal mask replaced atomically. `Err` with the
+    /// negative errno if no descriptor is free.
     #[cfg(not(loom))]
     pub(crate) fn sleep_masked(
         &self,
@@ -218,8 +220,8 @@ impl Completions {
         Ok(end)
     }
 
-    /// As [`Completions::sleep_with`], until the first of both descriptors is readable at the most:
-    /// whether it is. The second is an eventfd that is this sleep's alone.
+    /// As [`Completions::sleep_with`], but also ends when the first descriptor is readable, and
+    /// returns whether it is. The second is an eventfd for this sleep alone.
     #[cfg(not(loom))]
     pub(crate) fn sleep_beside(
         &self,
@@ -246,7 +248,7 @@ impl Completions {
     ) -> SleepEnd {
         match mask.map(|mask| self.sleep_masked(sleeper, time, mask)) {
             Some(Ok(end)) => end,
-            // No descriptor left: the mask cannot be in force, but time can pass.
+            // No descriptor is free: the mask cannot be set, but time can pass.
             None | Some(Err(_)) => self.sleep(sleeper, time),
         }
     }
@@ -269,12 +271,12 @@ impl Completions {
         }
     }
 
-    /// Wakes the sleepers if one of them has what it waits for. True if anybody was woken.
+    /// Wakes the sleepers if one of them has what it waits for. True if any was woken.
     pub(crate) fn wake(&self) -> bool {
         self.wake_if(|sleepers| sleepers.closed || self.available() >= sleepers.need)
     }
 
-    /// Wakes the sleepers so that they look at what there is to execute.
+    /// Wakes the sleepers, so that they look for requests to execute.
     pub(crate) fn wake_now(&self) -> bool {
         self.wake_if(|_| true)
     }
@@ -284,7 +286,7 @@ impl Completions {
         let due = !sleepers.asleep.is_empty() && due(&sleepers);
         let mut woken = Woken::default();
         if due {
-            // All of them look again, and say anew what they need.
+            // All of them check again, and register again what they need.
             sleepers.need = u32::MAX;
             sleepers.asleep.iter().for_each(|one| woken.add(self, one));
         }
@@ -293,8 +295,8 @@ impl Completions {
         due
     }
 
-    /// A request has completed that goes through no ring, and what tells those who wait for it is
-    /// written: wakes them.
+    /// A request of a context without a ring has completed. Its result is written before this call,
+    /// which wakes the threads that wait for it.
     #[inline]
     pub(crate) fn completed(&self, event: &IoEvent) {
         // Pairs with the fence in `register`.
@@ -313,7 +315,7 @@ impl Completions {
                 woken.add(self, one);
             }
         }
-        // The last ones of a context that is being closed are counted.
+        // The last requests of a context that is being closed are counted.
         let closing = sleepers.closed;
         drop(sleepers);
         woken.wake(self);
@@ -322,13 +324,13 @@ impl Completions {
         }
     }
 
-    /// Wakes every sleeper, and lets nobody sleep any more.
+    /// Wakes every sleeper; no thread sleeps any more.
     pub(crate) fn close(&self) {
         lock_counted(&self.sleepers).closed = true;
         self.wake();
     }
 
-    /// Somebody sleeps, or is about to and has not looked for the last time.
+    /// Does a thread sleep, or has a thread registered and not checked for the last time?
     #[inline]
     pub(crate) fn has_sleepers(&self) -> bool {
         self.state.load(Ordering::SeqCst) & SLEEPERS != 0
@@ -349,7 +351,7 @@ fn poll(set: &mut [libc::pollfd], time: Option<Duration>, mask: Option<&u64>) ->
     }
 }
 
-/// Words that were changed under the lock, whose sleepers are to be woken outside of it.
+/// Words that were changed under the lock, whose sleepers are woken without it.
 #[derive(Default)]
 struct Woken([bool; WORDS + 1]);
 
@@ -382,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_left_its_sleep_by_a_jump_is_forgotten_when_it_comes_again() {
-        // Read in place of sleeping, as by a thread that is not there any more.
+        // Read in place of sleeping, as by a thread that no longer exists.
         let queue = Completions::without_ring();
         let about = |obj| Sleeper { concern: Some(Concern::about(obj)), ..sleeper(1) };
         let first = queue.register(&about(7), None).ok().unwrap();
@@ -390,13 +392,13 @@ mod tests {
         queue.completed(&IoEvent { obj: 7, ..IoEvent::default() });
         let before = queue.word(first.word).ticket();
         let second = queue.register(&about(8), None).ok().unwrap();
-        // Should it be a handler's: the interrupted sleep ends.
+        // The sleeper may be a signal handler: the interrupted sleep ends.
         assert_ne!(queue.word(first.word).ticket(), before);
         assert!(!queue.unregister(first.number), "it was forgotten");
         assert!(queue.has_sleepers());
         assert!(queue.unregister(second.number));
         assert!(!queue.has_sleepers());
-        // Other threads stay, and more of them than there are words.
+        // Other threads stay, more of them than there are words.
         std::thread::scope(|scope| {
             for obj in 0..2 * WORDS as u64 {
                 scope.spawn({
@@ -421,7 +423,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a sleeper that sleeps on (loom reports a deadlock).
+    //! A failure would be: a sleeper that is never woken (loom reports a deadlock).
 
     use super::super::loom_models::post;
     use super::{Completions, Concern, Ordering, Sleeper};
@@ -515,7 +517,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: who looks for sleepers before the word is written leaves one asleep.
+    /// Canary: a thread that looks for sleepers before the word is written leaves one asleep.
     #[test]
     #[should_panic(expected = "sleeps without end")]
     fn loom_canary_looking_before_writing_leaves_a_sleeper() {
@@ -545,7 +547,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: a sleeper that looks first and raises its flag afterwards is never woken.
+    /// Canary: a sleeper that checks first and raises its flag afterwards is never woken.
     #[test]
     #[should_panic(expected = "sleeps without end")]
     fn loom_canary_flag_after_looking_sleeps_for_ever() {
