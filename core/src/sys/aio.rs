@@ -40,7 +40,7 @@ pub(crate) struct Iocb {
 const _: () = assert!(size_of::<Iocb>() == 64 && cfg!(target_endian = "little"));
 
 impl Iocb {
-    /// A read of `len` bytes from `offset` on, to address `buf`.
+    /// A read of `len` bytes from `offset`, to address `buf`.
     pub(crate) fn pread(fd: RawFd, buf: u64, len: u64, offset: i64) -> Self {
         let opcode = command::PREAD;
         Self { opcode, fd: fd as u32, buf, nbytes: len, offset, ..Self::default() }
@@ -76,7 +76,7 @@ pub(crate) fn io_destroy(context: u64) -> Ret {
 /// io_submit(2).
 ///
 /// # Safety
-/// `iocbs` points to `n` pointers to iocbs whose buffers are theirs until they complete.
+/// `iocbs` points to `n` pointers to iocbs, whose buffers belong to them until they complete.
 pub(crate) unsafe fn io_submit(context: u64, n: usize, iocbs: *const u64) -> Ret {
     // SAFETY: the caller's contract.
     unsafe { call!(io_submit, context, n, iocbs) }

@@ -1,4 +1,4 @@
-//! Files: transfers, what is known of an open file, and new descriptors.
+//! Files: transfers, facts about an open file, and new descriptors.
 
 use std::os::fd::RawFd;
 
@@ -17,7 +17,7 @@ pub(crate) unsafe fn pwrite(fd: RawFd, buf: u64, len: usize, offset: u64) -> Ret
     unsafe { call!(pwrite64, fd, buf, len, offset) }
 }
 
-/// preadv2(2): `offset` `u64::MAX` is the file position.
+/// preadv2(2); `offset` `u64::MAX` is the file position.
 pub(crate) unsafe fn preadv2(
     fd: RawFd,
     iov: *const libc::iovec,
@@ -25,13 +25,13 @@ pub(crate) unsafe fn preadv2(
     offset: u64,
     flags: u32,
 ) -> Ret {
-    // The kernel takes the offset in two halves; on 64-bit machines the high one is ignored.
+    // The kernel takes the offset in two halves; on 64-bit machines it ignores the high one.
     // SAFETY: the kernel checks every address; the caller owns iovecs and buffers until this
     // returns.
     unsafe { call!(preadv2, fd, iov, n, offset, 0, flags) }
 }
 
-/// pwritev2(2): `offset` `u64::MAX` is the file position.
+/// pwritev2(2); `offset` `u64::MAX` is the file position.
 pub(crate) unsafe fn pwritev2(
     fd: RawFd,
     iov: *const libc::iovec,
@@ -43,8 +43,8 @@ pub(crate) unsafe fn pwritev2(
     unsafe { call!(pwritev2, fd, iov, n, offset, 0, flags) }
 }
 
-/// A read from a socket, or a write to it, that does not wait (recvmsg(2), sendmsg(2)): older than
-/// `RWF_NOWAIT`, and allowed in more places. `-ENOTSOCK` for anything else.
+/// A read from or write to a socket that does not wait (recvmsg(2), sendmsg(2)). These calls are
+/// older than `RWF_NOWAIT`, and allowed in more sandboxes. `-ENOTSOCK` for other files.
 ///
 /// # Safety
 /// As for [`preadv2`].
@@ -61,7 +61,7 @@ pub(crate) unsafe fn transfer_now(fd: RawFd, write: bool, iov: &mut [libc::iovec
     }
 }
 
-/// As [`preadv2`], without flags by the calls before it, which exist, and are allowed, in more
+/// As [`preadv2`]. Without flags it uses the older calls, which exist, and are allowed, in more
 /// places.
 pub(crate) unsafe fn preadv(
     fd: RawFd,
@@ -80,7 +80,7 @@ pub(crate) unsafe fn preadv(
     }
 }
 
-/// As [`pwritev2`], without flags by the calls before it.
+/// As [`pwritev2`]. Without flags it uses the older calls.
 pub(crate) unsafe fn pwritev(
     fd: RawFd,
     iov: *const libc::iovec,
@@ -118,8 +118,8 @@ pub(crate) unsafe fn statx(dir: RawFd, path: *const u8, flags: u32, mask: u32, o
     unsafe { call!(statx, dir, path, flags, mask, out) }
 }
 
-/// Is there a lock of the file that this one is refused by (fcntl(2), `F_OFD_GETLK`)? It is put in
-/// the place of this one.
+/// Does the file have a lock that conflicts with this one (fcntl(2), `F_OFD_GETLK`)? That lock
+/// replaces this one in `lock`.
 pub(crate) fn blocking_lock(fd: RawFd, lock: &mut libc::flock) -> Ret {
     // SAFETY: the structure lives across the call, which fills it in.
     unsafe { call!(fcntl, fd, libc::F_OFD_GETLK, std::ptr::from_mut(lock)) }
@@ -131,7 +131,7 @@ pub(crate) fn status_flags(fd: RawFd) -> Ret {
     unsafe { call!(fcntl, fd, libc::F_GETFL, 0) }
 }
 
-/// What the kernel has in memory of an open file.
+/// What the kernel has in memory about an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStat {
     /// The file type bits of `st_mode`.
@@ -139,14 +139,14 @@ pub(crate) struct FileStat {
     pub(crate) size: u64,
     /// Device and inode.
     pub(crate) identity: (u64, u64),
-    /// A number of the mounted file system that no other one gets: other than 0, if the kernel has
-    /// one.
+    /// A number of the mounted file system that no other one ever gets. 0 if the kernel has no such
+    /// number.
     pub(crate) mount: u64,
 }
 
-/// statx(2) of an open file as the kernel has it in memory (`AT_STATX_DONT_SYNC`): the server of a
-/// file system that hangs is not asked. Where statx(2) is refused or not known (before 4.11),
-/// fstat(2), which may ask it.
+/// statx(2) of an open file, with what the kernel has in memory (`AT_STATX_DONT_SYNC`): a hanging
+/// file server is not asked. If statx(2) is refused or missing (before 4.11), fstat(2), which may
+/// ask the server.
 ///
 /// # Errors
 /// The negative errno.
@@ -169,7 +169,7 @@ pub(crate) fn stat(fd: RawFd) -> Result<FileStat, Ret> {
     let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
     let mount = match found.stx_mask & STATX_MNT_ID_UNIQUE {
         0 if found.stx_dev_major != 0 => 1 << 62 | device,
-        // The number of a file system without a device, which another one gets after it.
+        // A file system without a device has this number, and a later one may get it.
         0 => 0,
         _ => found.stx_mnt_id,
     };
@@ -195,14 +195,13 @@ fn fstat(fd: RawFd) -> Result<FileStat, Ret> {
     Ok(FileStat { kind, size, identity: (stat.st_dev, stat.st_ino), mount: 0 })
 }
 
-/// The size of a regular file; `None` of anything else.
+/// The size of a regular file; `None` for other files.
 pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
     stat(fd).ok().filter(|stat| stat.kind == libc::S_IFREG).map(|stat| stat.size)
 }
 
-/// Does the file take reads that are not to wait (`RWF_NOWAIT`)? Asked with one far behind its end,
-/// which has nothing to read: the answer is the kernel's, and no file system of the network or of
-/// user space takes them.
+/// Does the file support `RWF_NOWAIT`? Tried with a read far behind its end, which reads nothing.
+/// The kernel itself answers; network file systems and FUSE do not support the flag.
 pub(crate) fn takes_nowait(fd: RawFd) -> bool {
     /// No file system has larger files.
     const FAR: u64 = i64::MAX as u64 - 4096;
@@ -212,8 +211,7 @@ pub(crate) fn takes_nowait(fd: RawFd) -> bool {
     unsafe { preadv2(fd, iov.as_ptr(), 1, FAR, libc::RWF_NOWAIT as u32) == 0 }
 }
 
-/// `f_type` of the file's file system, which is asked for it, and may have to wait for a server
-/// (fstatfs(2)).
+/// `f_type` of the file's file system (fstatfs(2)). The call may wait for a server.
 fn file_system(fd: RawFd) -> Option<u32> {
     // SAFETY: plain old data.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
@@ -222,9 +220,9 @@ fn file_system(fd: RawFd) -> Option<u32> {
     told.then_some(found.f_type as u32)
 }
 
-/// Is it on one of the kernel's own file systems, on a device or in memory, which no server can
-/// hold up? The question itself may have to wait for that server. File systems of the network or of
-/// user space are not, nor is one that is not in this list.
+/// Is the file on a local file system, on a device or in memory, which no server can hold up? The
+/// check itself may wait for a server. Network file systems and FUSE are not local, nor are file
+/// systems that are not in this list.
 pub(crate) fn is_local(fd: RawFd) -> bool {
     /// ext2 to 4, XFS, Btrfs, F2FS, tmpfs and devtmpfs, ramfs, hugetlbfs, overlayfs (whose upper
     /// layer is one of these), SquashFS, EROFS, ZFS, bcachefs, JFS, NILFS, FAT, exFAT, NTFS3, ISO
@@ -253,25 +251,25 @@ pub(crate) fn is_local(fd: RawFd) -> bool {
     file_system(fd).is_some_and(|kind| LOCAL.contains(&kind))
 }
 
-/// Is it a file of a file system that keeps files in memory only, so that fsync(2) does nothing?
+/// Does the file system keep files in memory only, so that fsync(2) does nothing?
 pub(crate) fn lives_in_memory(fd: RawFd) -> bool {
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
     file_system(fd).is_some_and(|kind| [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&kind))
 }
 
-/// Does lseek(2) know where it is?
+/// Does lseek(2) work on the file?
 pub(crate) fn has_offsets(fd: RawFd) -> bool {
     // SAFETY: no memory is passed, and nothing moves.
     unsafe { call!(lseek, fd, 0, libc::SEEK_CUR) >= 0 }
 }
 
-/// A memfd_create(2) of this size, which nobody can change any more, for the same user only; or the
-/// negative errno.
+/// A memfd_create(2) of this size, whose size nobody can change, readable by the same user only; or
+/// the negative errno.
 pub(crate) fn sealed_memfd(name: &std::ffi::CStr, size: usize) -> Ret {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name.
     let make = |flags: u32| unsafe { call!(memfd_create, name.as_ptr(), flags) };
-    // Where that flag is not known (before 6.3), no setting refuses those without it.
+    // If the flag is unknown (before 6.3), no setting refuses memfds without it.
     let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
         refused if refused == -(libc::EINVAL as Ret) => make(flags),
         fd => fd,
@@ -321,8 +319,7 @@ pub(crate) fn pipe() -> Result<[RawFd; 2], i32> {
     if ret < 0 { Err(ret as i32) } else { Ok(ends) }
 }
 
-/// Another descriptor for the same open file, close-on-exec, with the lowest free number not below
-/// `from`.
+/// A duplicate of a descriptor, close-on-exec, with the lowest free number not below `from`.
 pub(crate) fn duplicate(fd: RawFd, from: RawFd) -> Ret {
     // SAFETY: passes no address.
     unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }

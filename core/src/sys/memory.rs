@@ -1,4 +1,4 @@
-//! Memory: mappings, and what can be asked of an address.
+//! Memory: mappings, and checks of addresses.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::Ret;
 use super::waiting::timespec;
 
-/// Does a range lie in the part of the address space that programs have, if they do not ask for
-/// larger addresses than usual? (The kernel's documents x86/x86_64/mm and arch/arm64/memory.)
+/// Is a range in the usual part of the address space? A program has to ask for larger addresses.
+/// (The kernel's documents x86/x86_64/mm and arch/arm64/memory.)
 #[inline]
 pub const fn in_user_space(address: u64, bytes: u64) -> bool {
     let (end, begin) = if cfg!(target_arch = "aarch64") {
-        // The top byte is ignored: programs may keep a tag there.
+        // The top byte is ignored: programs may keep a tag in it.
         (1 << 48, address & ((1 << 56) - 1))
     } else {
         ((1 << 47) - 4096, address)
@@ -19,18 +19,18 @@ pub const fn in_user_space(address: u64, bytes: u64) -> bool {
     begin <= end && bytes <= end - begin
 }
 
-/// The aligned words with the first and the last of the eight bytes at `address`: a page has all of
-/// a word. `None` if they would lie beyond the end of memory.
+/// The aligned words that contain the first and the last of the eight bytes at `address`. Both
+/// bytes of a word are in the same page. `None` beyond the end of memory.
 fn ends_of_eight(address: usize) -> Option<impl Iterator<Item = usize>> {
-    /// The least that any machine maps at a time.
+    /// The smallest page size of any machine.
     const PAGE: usize = 4096;
     let (first, last) = (address & !3, address.checked_add(7)? & !3);
     Some([first, last].into_iter().take(1 + usize::from(first / PAGE != last / PAGE)))
 }
 
-/// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves:
-/// futex(2) compares a word before it waits, here for no time at all. (Every sandbox in which
-/// threads run permits it.)
+/// Can eight bytes be read at `address`? The kernel is asked, without touching them: futex(2)
+/// compares a word before it waits, here with no timeout left. (Every sandbox in which threads run
+/// permits it.)
 pub(crate) fn readable(address: usize) -> bool {
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let (unlikely, now) = (0x9e37_79b9_u32, timespec(Duration::ZERO));
@@ -42,8 +42,8 @@ pub(crate) fn readable(address: usize) -> bool {
     ends_of_eight(address).is_some_and(|mut words| words.all(is_readable))
 }
 
-/// Can eight bytes be written at `address`? Asked of the kernel, which changes nothing there:
-/// futex(2) adds 0.
+/// Can eight bytes be written at `address`? The kernel is asked, and changes nothing: futex(2) adds
+/// 0.
 pub(crate) fn writable(address: usize) -> bool {
     let op = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
     let add_0 = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_EQ, 0);
@@ -59,8 +59,8 @@ pub(crate) fn writable(address: usize) -> bool {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const CACHE_LINE: usize = 64;
 
-/// Asks for the lines of something that this CPU is about to write to. A hint, which changes
-/// nothing.
+/// Prefetches the cache lines of something that this CPU is about to write to. A hint, which
+/// changes nothing.
 #[inline(always)]
 pub(crate) fn prefetch<T>(what: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -73,7 +73,7 @@ pub(crate) fn prefetch<T>(what: &T) {
     let _ = what;
 }
 
-/// As [`prefetch`], for `len` bytes of a program's that are at `address`, if they are anywhere.
+/// As [`prefetch`], for `len` bytes at a program's address, which may be unmapped.
 #[inline(always)]
 pub(crate) fn prefetch_buffer(address: u64, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -86,22 +86,22 @@ pub(crate) fn prefetch_buffer(address: u64, len: usize) {
     let _ = (address, len);
 }
 
-/// Our mappings lie far below the addresses that the kernel chooses. A program may unmap the buffer
-/// of a request that is under way. The next mapping of that size would lie there, and be written
-/// to.
+/// Mappings far below the addresses that the kernel chooses. A program may unmap the buffer of a
+/// request that is under way. The kernel would place the next mapping of that size there, and the
+/// request would write to it.
 mod far {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Where they begin; 0 as long as that is not known.
+    /// The first address; 0 while unknown.
     static FIRST: AtomicUsize = AtomicUsize::new(0);
     static GIVEN_OUT: AtomicUsize = AtomicUsize::new(0);
 
-    /// Addresses, unless somebody else has them. Each is given out once before the first comes
-    /// again.
+    /// An address for `len` bytes, which may be in use. Each address is given once before the first
+    /// is given again.
     pub(super) fn addresses(len: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
         let mut first = FIRST.load(Ordering::Relaxed);
         if first == 0 {
-            // As far as there is room for on this machine: a terabyte where addresses have 47 bits.
+            // As far as this machine has room: a terabyte where addresses have 47 bits.
             let Some(usual) = choose() else { return 0 };
             first = (usual - usual / 128) & !0xffff;
             FIRST.store(first, Ordering::Relaxed);
@@ -111,8 +111,8 @@ mod far {
     }
 }
 
-/// An anonymous private mapping, zeroed, given back on drop. It does not lie where the program has,
-/// or had, memory.
+/// An anonymous private mapping, zeroed, unmapped on drop. It is not where the program has, or had,
+/// memory.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: *mut u8,
@@ -148,22 +148,22 @@ impl Mapping {
             let Some(base) = at(ret) else { return Err(ret as i32) };
             let mapping = Self { base, len };
             tries -= 1;
-            // Somebody else has that. The kernel rounds up to its pages.
+            // The address is in use. The kernel rounds up to its page size.
             if tries == 0 || base.addr().wrapping_sub(near) < 1 << 16 {
                 return Ok(mapping);
             }
         }
     }
 
-    /// Where it begins; it stays.
+    /// The address; the mapping is never unmapped.
     pub(crate) fn leak(self) -> *mut u8 {
         std::mem::ManuallyDrop::new(self).base
     }
 
-    /// One that was leaked.
+    /// A mapping that was leaked.
     ///
     /// # Safety
-    /// It has this length, and nobody else takes it back.
+    /// The mapping has this length, and nobody else unmaps it.
     pub(crate) unsafe fn of(base: *mut u8, len: usize) -> Self {
         Self { base, len }
     }
@@ -172,7 +172,8 @@ impl Mapping {
         self.base
     }
 
-    /// Makes pages inside usable or unusable: mprotect(2), and the contents go when `prot` is none.
+    /// Makes pages of the mapping usable or unusable (mprotect(2)). Their contents are lost if
+    /// `prot` is none.
     pub(crate) fn protect(&self, offset: usize, len: usize, prot: i32) -> Ret {
         debug_assert!(offset + len <= self.len);
         // SAFETY: the range lies inside this mapping.
@@ -185,7 +186,7 @@ impl Mapping {
         unsafe { call!(mprotect, at, len, prot) }
     }
 
-    /// The kernel zeroes the mapping in the child of a fork.
+    /// Has the kernel zero the mapping in the child of a fork.
     pub(crate) fn wipe_on_fork(&self) -> Ret {
         // SAFETY: the range is this mapping.
         unsafe { call!(madvise, self.base, self.len, libc::MADV_WIPEONFORK) }

@@ -1,7 +1,7 @@
-//! A kernel for Miri, which knows no system calls: those that the engine needs for files, eventfds
-//! and sleeping threads, by the functions of the C library that Miri has. Buffers are read and
-//! written by Miri itself, which so sees each byte that a request touches, and when. Everything
-//! else is refused with `-ENOSYS`, as in a narrow sandbox, or does nothing.
+//! A kernel for Miri, which supports no system calls. It has the calls that the engine needs for
+//! files, eventfds and sleeping threads, made of the C library's functions that Miri has. Miri
+//! itself reads and writes buffers, and so sees when a request touches each byte. Everything else
+//! is refused with `-ENOSYS`, as in a narrow sandbox, or does nothing.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::with_exposed_provenance_mut as at;
@@ -10,7 +10,7 @@ use syscalls::Sysno;
 
 use super::Ret;
 
-/// What a system call takes: one register's worth.
+/// An argument of a system call: one register.
 pub(crate) trait Argument {
     fn word(self) -> usize;
 }
@@ -44,7 +44,7 @@ fn refused(errno: i32) -> Ret {
     -(errno as Ret)
 }
 
-/// What a function of the C library gave, as a system call gives it.
+/// The result of a C library function, as a system call returns it.
 fn answer(ret: impl Into<i64>) -> Ret {
     match ret.into() {
         -1 => refused(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
@@ -52,7 +52,7 @@ fn answer(ret: impl Into<i64>) -> Ret {
     }
 }
 
-/// preadv2(2) and its relatives: `offset` -1 is the file position.
+/// preadv2(2) and its relatives; `offset` -1 is the file position.
 unsafe fn vectored(fd: i32, iov: usize, n: usize, offset: i64, write: bool) -> Ret {
     let mut done = 0;
     for index in 0..n {
@@ -165,7 +165,7 @@ unsafe fn futex(word: usize, op: i32, value: u32, time: usize) -> Ret {
     if op == wait && time != 0 {
         // SAFETY: the caller's timespec.
         let time = unsafe { at::<libc::timespec>(time).read() };
-        // Only asked whether the word can be read: Miri would not say, and end the program.
+        // The call only asks whether the word can be read. Miri would end the program.
         if (time.tv_sec, time.tv_nsec) == (0, 0) {
             return refused(libc::EAGAIN);
         }
@@ -176,7 +176,7 @@ unsafe fn futex(word: usize, op: i32, value: u32, time: usize) -> Ret {
         match op {
             _ if op == wait => answer(libc::syscall(libc::SYS_futex, word, op, value, time)),
             _ if op == wake => answer(libc::syscall(libc::SYS_futex, word, op, value)),
-            // Asked whether a word can be written, as above.
+            // The call only asks whether a word can be written, as above.
             _ => 0,
         }
     }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::{Ret, statx, timespec};
 
-/// The C library's own signals, from 32 to the last before `SIGRTMIN`: two of glibc, and three of
-/// musl. With the last one, setuid(2) and its like reach every thread. A thread that blocks it
-/// keeps such a call from returning.
+/// The C library's own signals, from 32 to the last before `SIGRTMIN`: two of glibc, three of musl.
+/// With the last one, setuid(2) and its like reach every thread. If a thread blocks it, such a call
+/// does not return.
 const C_LIBRARYS_SIGNALS: u64 = (if cfg!(target_env = "musl") { 0b111 } else { 0b11 }) << (32 - 1);
 
-/// A filter of the program's, or of a drop-in, sends this for a call (seccomp(2)). A thread that
-/// blocks it then ends the process.
+/// A seccomp filter of the program's or a drop-in's sends this signal for a call (seccomp(2)). If
+/// the thread blocks it, the process ends.
 const OF_FILTERS: u64 = 1 << (libc::SIGSYS - 1);
 
 /// Blocks every signal of the calling thread that programs may use, and returns the old mask.
@@ -22,14 +22,14 @@ pub(crate) fn block_signals() -> u64 {
     old
 }
 
-/// Lets the calling thread be interrupted by a signal.
+/// Unblocks one signal in the calling thread.
 pub(crate) fn unblock_signal(signal: i32) {
     let mask = 1u64 << (signal - 1);
     // SAFETY: the mask is eight bytes.
     unsafe { call!(rt_sigprocmask, libc::SIG_UNBLOCK, &raw const mask, 0, 8) };
 }
 
-/// The kernel's number of the calling thread.
+/// The kernel's id of the calling thread.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: no memory is passed.
     unsafe { call!(gettid) as u32 }
@@ -44,25 +44,25 @@ pub(crate) unsafe fn queue_signal(pid: i32, signo: i32, info: *const libc::sigin
     unsafe { call!(rt_sigqueueinfo, pid, signo, info) }
 }
 
-/// Puts a mask from [`block_signals`] back.
+/// Restores a mask from [`block_signals`].
 pub(crate) fn restore_signals(mask: u64) {
     // SAFETY: the mask is eight bytes.
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
-/// While it lives, the calling thread is not cancelled (pthread_cancel(3)): around what calls
-/// functions of the C library at which that could happen. It would unwind frames that do not expect
-/// it.
+/// While it lives, the calling thread cannot be cancelled (pthread_cancel(3)). It is used around
+/// functions of the C library that are cancellation points. A cancellation would unwind frames that
+/// do not expect it.
 #[derive(Debug)]
 pub struct Uncancelable(i32, PhantomData<*const ()>);
 
 impl Uncancelable {
-    /// For the calling thread.
+    /// Makes one for the calling thread.
     pub fn new() -> Self {
         Self(Self::exchange(1), PhantomData)
     }
 
-    /// 0 is `PTHREAD_CANCEL_ENABLE`, 1 `PTHREAD_CANCEL_DISABLE`; gives what it was.
+    /// 0 is `PTHREAD_CANCEL_ENABLE`, 1 `PTHREAD_CANCEL_DISABLE`; returns the old state.
     fn exchange(state: i32) -> i32 {
         unsafe extern "C" {
             fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
@@ -89,24 +89,24 @@ impl Drop for Uncancelable {
     }
 }
 
-/// Names the calling thread (PR_SET_NAME); the kernel cuts a long name short.
+/// Names the calling thread (PR_SET_NAME); the kernel truncates a long name.
 pub(crate) fn name_thread(name: &std::ffi::CStr) {
     // SAFETY: a name that ends in NUL.
     unsafe { call!(prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
-/// What the kernel says of the calling thread (getrusage(2)).
+/// The kernel's counts for the calling thread (getrusage(2)).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadUse {
-    /// How often it has slept: voluntary switches.
+    /// How often the thread has slept: voluntary context switches.
     pub(crate) sleeps: i64,
-    /// How often it was preempted.
+    /// How often the thread was preempted.
     pub(crate) preemptions: i64,
-    /// Its CPU time in microseconds.
+    /// The thread's CPU time in microseconds.
     pub(crate) cpu_us: u64,
 }
 
-/// `None` if that is refused.
+/// The counts of the calling thread; `None` if they are refused.
 pub(crate) fn use_of_this_thread() -> Option<ThreadUse> {
     // SAFETY: plain old data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -135,7 +135,7 @@ pub(crate) fn has_process(pid: u32) -> bool {
 /// Is the calling thread allowed this I/O priority (ioprio_set(2))?
 pub(crate) fn may_use_priority(priority: i16) -> bool {
     const PROCESS: i32 = 1;
-    // The kernel looks at the right before it looks for the process, and no process has this
+    // The kernel checks the permission before it looks for the process, and no process has this
     // number. SAFETY: no memory is passed.
     let ret = unsafe { call!(ioprio_set, PROCESS, i32::MAX, i32::from(priority as u16)) };
     ret != -(libc::EPERM as Ret)
@@ -167,14 +167,14 @@ pub(crate) fn without_write_signals<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How many threads this process has, if /proc says so.
+/// The number of threads of this process, if /proc says so.
 pub(crate) fn threads() -> Option<u32> {
     // SAFETY: integers.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let (path, mask) = (c"/proc/self/task".as_ptr().cast(), libc::STATX_NLINK);
     // SAFETY: a path that ends in NUL, and room for what is found.
     let ret = unsafe { statx(libc::AT_FDCWD, path, 0, mask, (&raw mut found) as u64) };
-    // One link from above, one from itself, and one from each thread.
+    // One link from above, one from the folder itself, and one from each thread.
     if ret == 0 { found.stx_nlink.checked_sub(2).filter(|&threads| threads > 0) } else { None }
 }
 
@@ -204,21 +204,21 @@ pub(crate) fn affinity(thread: i32) -> Result<Vec<u64>, i32> {
 }
 
 /// sched_setaffinity(2) of the calling thread. 0, or a negative errno: `-EINVAL` if none of the
-/// CPUs is there.
+/// CPUs is available.
 #[cfg(not(loom))]
 pub(crate) fn set_affinity(words: &[u64]) -> Ret {
     // SAFETY: `words` is readable for the length passed.
     unsafe { call!(sched_setaffinity, 0, words.len() * 8, words.as_ptr()) }
 }
 
-/// Has the calling thread a real-time policy (sched(7))?
+/// Does the calling thread have a real-time policy (sched(7))?
 pub(crate) fn is_real_time() -> bool {
     // SAFETY: no memory is passed.
     let policy = unsafe { call!(sched_getscheduler, 0) } as i32 & !libc::SCHED_RESET_ON_FORK;
     [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&policy)
 }
 
-/// Gives the calling thread the usual policy, SCHED_OTHER.
+/// Gives the calling thread the normal policy, SCHED_OTHER.
 pub(crate) fn leave_real_time() {
     // SAFETY: integers: priority 0, and what only musl has.
     let priority: libc::sched_param = unsafe { std::mem::zeroed() };
@@ -229,13 +229,13 @@ pub(crate) fn leave_real_time() {
 const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 
-/// Prepares the process for [`membarrier`]. False if that is refused.
+/// Prepares the process for [`membarrier`]. False if it is refused.
 pub(crate) fn membarrier_register() -> bool {
     // SAFETY: no memory is passed.
     unsafe { call!(membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 }
 }
 
-/// A full fence on every running thread of the process (membarrier(2)). False if refused.
+/// A full fence on every running thread of the process (membarrier(2)). False if it is refused.
 pub(crate) fn membarrier() -> bool {
     // SAFETY: no memory is passed.
     unsafe { call!(membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0 }

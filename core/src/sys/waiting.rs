@@ -1,4 +1,4 @@
-//! Waiting: for descriptors, for words in memory, for a while.
+//! Waiting: for descriptors, for words in memory, for a time.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub(crate) fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
-/// ppoll(2) without a change of the signal mask unless one (8 bytes) is given.
+/// ppoll(2); the signal mask changes only if one (8 bytes) is given.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout: Option<Duration>,
@@ -28,9 +28,9 @@ pub(crate) fn ppoll(
 /// What ended a [`futex_wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FutexEnd {
-    /// A wake, a changed word, or nothing at all: look again.
+    /// A wake, a changed word, or no reason: check again.
     Again,
-    /// The timeout.
+    /// The timeout has passed.
     TimedOut,
     /// A signal handler ran.
     Interrupted,
@@ -45,7 +45,7 @@ pub(crate) fn futex_wait(
     timeout: Option<Duration>,
     restarts: bool,
 ) -> FutexEnd {
-    /// Without a timeout the call would be taken up again after a handler with SA_RESTART.
+    /// Without a timeout the call would be restarted after a handler with SA_RESTART.
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let time = timespec(timeout.unwrap_or(FAR));
     let for_ever = restarts && timeout.is_none();
@@ -60,7 +60,7 @@ pub(crate) fn futex_wait(
     }
 }
 
-/// Wakes at most `n` sleepers of the word at `address`, if there is one.
+/// Wakes at most `n` sleepers of the word at `address`.
 #[cfg(not(loom))]
 pub(crate) fn futex_wake(address: usize, n: i32) {
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -68,7 +68,7 @@ pub(crate) fn futex_wake(address: usize, n: i32) {
     unsafe { call!(futex, address, op, n) };
 }
 
-/// A new eventfd(2): close-on-exec, non-blocking.
+/// A new eventfd(2): close-on-exec, nonblocking.
 pub(crate) fn eventfd() -> Ret {
     // SAFETY: no memory is passed.
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
@@ -91,7 +91,7 @@ pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: u32, token: u64) -> Ret
     epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, events, token)
 }
 
-/// As [`epoll_add`], for one that may be registered already. `is_known`: it probably is.
+/// As [`epoll_add`], for a descriptor that may already be registered. `is_known`: it probably is.
 pub(crate) fn epoll_set(epoll: RawFd, fd: RawFd, events: u32, token: u64, is_known: bool) -> Ret {
     let (add, change) = (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD);
     let (first, second) = if is_known { (change, add) } else { (add, change) };
@@ -108,7 +108,8 @@ pub(crate) fn epoll_del(epoll: RawFd, fd: RawFd) {
     epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
-/// Waits for events: how many, or a negative errno. The time is rounded up to milliseconds.
+/// Waits for events: returns their number, or a negative errno. The time is rounded up to
+/// milliseconds.
 pub(crate) fn epoll_wait(
     epoll: RawFd,
     events: &mut [libc::epoll_event],
@@ -119,18 +120,18 @@ pub(crate) fn epoll_wait(
     unsafe { call!(epoll_pwait, epoll, events.as_mut_ptr(), events.len(), time, 0, 8) }
 }
 
-/// Adds `n` to an eventfd: 8, or a negative errno.
+/// Adds `n` to an eventfd. Returns 8, or a negative errno.
 pub(crate) fn eventfd_add(fd: RawFd, n: u64) -> Ret {
     // SAFETY: the eight bytes live across the call.
     unsafe { call!(write, fd, &raw const n, 8) }
 }
 
-/// Takes what an eventfd of ours has counted.
+/// Reads an eventfd of the engine's, and ignores its count.
 pub(crate) fn eventfd_drain(fd: RawFd) {
     eventfd_take(fd);
 }
 
-/// As [`eventfd_drain`]: the count.
+/// As [`eventfd_drain`], but returns the count.
 pub(crate) fn eventfd_take(fd: RawFd) -> u64 {
     let mut n = 0u64;
     // SAFETY: the eight bytes live across the call; the descriptor is non-blocking.
@@ -138,10 +139,10 @@ pub(crate) fn eventfd_take(fd: RawFd) -> u64 {
     n
 }
 
-/// Is there an eventfd behind this descriptor, a file without a name? Costs a readlink.
+/// Is this descriptor an eventfd, a file without a name? Costs a readlink.
 pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     const NAME: &[u8] = b"anon_inode:[eventfd]";
-    // That of the process is empty once its first thread has ended.
+    // The folder of the process is empty once its first thread has ended.
     const FOLDER: &[u8] = b"/proc/thread-self/fd/";
     let mut path = [0; FOLDER.len() + 11];
     path[..FOLDER.len()].copy_from_slice(FOLDER);
@@ -151,11 +152,11 @@ pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     // SAFETY: `path` is NUL-terminated, `link` is writable for its whole length.
     let ret =
         unsafe { call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), link.as_mut_ptr(), link.len()) };
-    // Without /proc nobody can tell: believe the caller.
+    // Without /proc it cannot be checked: believe the caller.
     ret < 0 || &link[..ret as usize] == NAME
 }
 
-/// Sleeps so long, or until a signal handler has run.
+/// Sleeps for this time, or until a signal handler has run.
 pub(crate) fn nap(time: Duration) {
     let time = timespec(time);
     // SAFETY: the timespec lives across the call.

@@ -1,4 +1,4 @@
-//! One entry of the table: found without a lock, and taken away only when nobody looks any more.
+//! One entry of the table: found without a lock, and removed only when no thread uses it any more.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -8,11 +8,11 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 /// A handle that differs in this bit leads to another entry.
 pub(super) const OTHER: usize = if cfg!(target_arch = "aarch64") { 65_536 } else { 4096 };
 
-/// An entry: a value and the handle that it is to be found under, or nothing.
+/// An entry: a value and its handle, or nothing.
 #[derive(Debug)]
 pub(super) struct TableEntry<T> {
-    /// Of an empty one 0, or a handle that leads to another entry. A reader believes the value only
-    /// while this is the handle that it came with.
+    /// The value's handle; 0 or a handle of another entry if this one is empty. A reader believes
+    /// the value only while this is the reader's handle.
     handle: AtomicUsize,
     value: AtomicPtr<T>,
 }
@@ -24,21 +24,21 @@ pub struct Pinned<'a, T> {
     value: &'a T,
 }
 
-/// What keeps a value: this thread's own word, or, if that is in use, a count beside the entry.
+/// What keeps a value: this thread's own word or, if that is in use, a count beside the entry.
 #[derive(Debug)]
 pub(super) struct Pin<'a>(Result<&'a AtomicUsize, &'a AtomicU32>);
 
 impl<'a> Pin<'a> {
-    /// Says in the thread's own word, which is 0, that it looks at `handle`.
+    /// Marks `handle` as in use in the thread's own word, which is 0.
     #[inline]
     pub(super) fn word(word: &'a AtomicUsize, handle: usize) -> Self {
-        // Release: the thread that sees this handle in place of an earlier one knows that the
-        // earlier one's value is not used any more.
+        // Release: a thread that sees this handle in place of an earlier one knows that the earlier
+        // value is no longer used.
         word.store(handle, Ordering::Release);
         Self(Ok(word))
     }
 
-    /// Says it in the entry's count.
+    /// Marks the value as in use in the entry's count.
     pub(super) fn count(pins: &'a AtomicU32) -> Self {
         pins.fetch_add(1, Ordering::SeqCst);
         Self(Err(pins))
@@ -72,27 +72,27 @@ impl<T> TableEntry<T> {
         Self { handle: AtomicUsize::new(0), value: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The handle that a value can be found under here, if it is one that leads here.
+    /// The handle of the entry's value; 0 if the entry is empty.
     pub(super) fn handle(&self) -> usize {
         self.handle.load(Ordering::Relaxed)
     }
 
-    /// Makes it empty for the null handle, too, which leads here.
+    /// Makes the entry empty for the null handle, too, which leads here.
     pub(super) fn refuse_null(&self) {
         self.handle.store(OTHER, Ordering::Relaxed);
     }
 
-    /// From now on `value` can be found under `handle`.
+    /// From now on `value` is found under `handle`.
     ///
     /// # Safety
-    /// `handle` is not 0, and leads here. The entry is empty, nobody else fills it, and what was
-    /// taken out before was freed.
+    /// `handle` is not 0, and leads here. The entry is empty, nobody else fills it, and the value
+    /// that was taken out before was freed.
     pub(super) unsafe fn publish(&self, handle: usize, value: Box<T>) {
         self.value.store(Box::into_raw(value), Ordering::Relaxed);
         self.handle.store(handle, Ordering::SeqCst);
     }
 
-    /// The value under `handle`. `pin` says what is looked at; `fence` orders that before the look.
+    /// The value under `handle`. `pin` marks it as in use; `fence` orders that before the load.
     #[inline]
     pub(super) fn get<'a>(
         &'a self,
@@ -100,8 +100,8 @@ impl<T> TableEntry<T> {
         handle: usize,
         fence: impl FnOnce(),
     ) -> Option<Pinned<'a, T>> {
-        // The pin comes first, then the look: the thread that takes the value away and looks for
-        // pins after that either sees this one, or has been seen.
+        // First the pin, then the load. A thread that takes the value away, and checks the pins
+        // after that, either sees this pin, or its change is seen here.
         fence();
         if self.handle.load(Ordering::SeqCst) != handle {
             return None;
@@ -113,9 +113,9 @@ impl<T> TableEntry<T> {
         Some(Pinned { _pin: pin, value })
     }
 
-    /// Takes the value under `handle` out: nobody finds it from now on, and it is to be freed, from
-    /// its box, when nobody [has](is_pinned) it any more. Until then the entry must not be filled
-    /// again. `None` if there is none.
+    /// Takes the value under `handle` out: no thread finds it from now on. It has to be freed, from
+    /// its box, when no thread [uses](is_pinned) it any more. Until then the entry must not be
+    /// filled again. `None` if there is none.
     pub(super) fn take(&self, handle: usize) -> Option<*mut T> {
         // Only the thread that has taken the handle reads the value: nothing replaces it before.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
@@ -124,23 +124,23 @@ impl<T> TableEntry<T> {
     }
 }
 
-/// Does a reader have the value of a handle, in the entry's count or in one of the words? To be
-/// asked after a fence that follows the [take](Entry::take).
+/// Does a reader use the value of a handle, by the entry's count or by one of the words? Call it
+/// after a fence that follows the [take](Entry::take).
 pub(super) fn is_pinned<'a>(
     pins: &AtomicU32,
     handle: usize,
     mut words: impl Iterator<Item = &'a AtomicUsize>,
 ) -> bool {
-    // Acquire: what the reader did with the value happened before it is freed.
+    // Acquire: the reader's use of the value happened before it is freed.
     pins.load(Ordering::SeqCst) != 0 || words.any(|word| word.load(Ordering::SeqCst) == handle)
 }
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a value used after it was freed, or a reader that finds another
-    //! context's value under a handle whose own one was alive.
+    //! A failure would be: a value used after it was freed, or a reader that finds another
+    //! context's value under a handle whose own value was alive.
     //!
-    //! The fences stand for membarrier(2), which makes one of every compiler's fence.
+    //! The fences stand for membarrier(2), which turns every compiler fence into a full one.
 
     use loom::sync::Arc;
     use loom::thread;
@@ -150,7 +150,7 @@ mod loom_models {
 
     const HANDLE: usize = 4096;
 
-    /// A value that notices its use after the end. (Its memory stays until the model is over.)
+    /// A value that notices a use after its end. (Its memory stays until the model ends.)
     struct Value {
         number: u32,
         alive: UnsafeCell<bool>,
@@ -176,7 +176,7 @@ mod loom_models {
             unsafe { self.entry.publish(HANDLE, value) };
         }
 
-        /// A lookup, by the thread that has word `at`; `None`: in the entry's count.
+        /// A lookup, by the thread with the word `at`; `None`: with the entry's count.
         fn look(&self, at: Option<usize>) -> Option<u32> {
             let pin = match at {
                 Some(at) => Pin::word(&self.words[at], HANDLE),
@@ -237,7 +237,7 @@ mod loom_models {
             let other = Arc::clone(&world);
             let reader = thread::spawn(move || {
                 other.look(Some(0));
-                // Another entry, which has no value.
+                // Another entry, without a value.
                 let next = TableEntry::<Value>::new();
                 let pin = Pin::word(&other.words[0], 2 * HANDLE);
                 assert!(next.get(pin, 2 * HANDLE, || fence(Ordering::SeqCst)).is_none());
@@ -261,7 +261,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: without looking for readers a value ends while it is used.
+    /// Canary: without a check for readers, a value is freed while it is used.
     #[test]
     #[should_panic]
     fn loom_canary_destroying_without_waiting_is_found() {
@@ -276,7 +276,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: without a fence the reader's word is not seen in time.
+    /// Canary: without a fence, the reader's word is not seen in time.
     #[test]
     #[should_panic]
     fn loom_canary_a_reader_without_a_fence_is_not_seen() {

@@ -1,8 +1,8 @@
-//! A word per thread that says which handle it is looking at: readers of the table write
-//! to a line of their own, and only who takes a value away pays for seeing them all.
+//! Hazard pointers: a word per thread that says which handle it uses. Readers of the table write to
+//! a line of their own. Only a thread that takes a value away pays for checking all words.
 //!
-//! A reader's store and the load after it must not change places. Only the compiler is kept from
-//! that; the processors are, when it matters, by membarrier(2) on the other side. Where that is
+//! A reader's store and the load after it must not be reordered. A compiler fence orders them for
+//! the compiler, and membarrier(2) on the other side orders them for the CPU. If membarrier(2) is
 //! refused, readers use a full fence.
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use super::entry::Pin;
 use crate::sync::OnceNumber;
 use crate::sys;
 
-/// The word of one thread. Never freed; a thread that ends leaves it to the next one.
+/// The word of one thread. Never freed; after the thread ends, another one uses it.
 #[derive(Debug)]
 pub(super) struct Hazard {
     pub(super) handle: CachePadded<AtomicUsize>,
@@ -24,9 +24,9 @@ pub(super) struct Hazard {
 }
 
 static ALL: AtomicPtr<Hazard> = AtomicPtr::new(std::ptr::null_mut());
-/// Readers need a fence of their own: membarrier(2) is refused.
+/// Readers need a full fence: membarrier(2) is refused.
 static FENCE: AtomicBool = AtomicBool::new(true);
-/// Readers may have gone without a fence. Once true, it stays.
+/// Readers may have gone without a fence. Once true, it stays true.
 static LIGHT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -54,14 +54,14 @@ fn mine() -> Option<&'static Hazard> {
     }
 }
 
-/// Has the process's readers do without a fence, if the kernel allows it. For a drop-in to call
-/// when it is loaded ([`at_load!`](crate::at_load)): at once while there is one thread, but some
-/// milliseconds later on, when the kernel waits until every CPU has switched (membarrier(2)); the
-/// first look of a reader waits for it otherwise.
+/// Lets the process's readers do without a fence, if the kernel allows it. A drop-in calls this
+/// when it is loaded ([`at_load!`](crate::at_load)). With one thread it is immediate. Later it
+/// takes some milliseconds, because the kernel waits until every CPU has switched (membarrier(2));
+/// otherwise the first reader waits for that.
 pub extern "C" fn prepare_readers() {
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
-        // Several threads may come here, and not all be allowed to.
+        // Several threads may come here, and not all may be permitted to.
         if sys::membarrier_register() {
             LIGHT.store(true, Ordering::SeqCst);
             FENCE.store(false, Ordering::SeqCst);
@@ -101,42 +101,41 @@ fn claim() -> Option<&'static Hazard> {
     Some(hazard)
 }
 
-/// This thread's word, if it looks at nothing yet.
+/// This thread's word, if it uses no handle now.
 #[inline]
 pub(super) fn free() -> Option<&'static AtomicUsize> {
     mine().map(|hazard| &*hazard.handle).filter(|word| word.load(Ordering::Relaxed) == 0)
 }
 
-/// As [`free`], for a thread that has a word already: with no call that changes errno.
+/// As [`free`], for a thread that has a word already. Makes no call that changes errno.
 #[inline]
 pub(super) fn free_again() -> Option<&'static AtomicUsize> {
     MINE.get().map(|hazard| &*hazard.handle).filter(|word| word.load(Ordering::Relaxed) == 0)
 }
 
-/// Between a reader's store to its word and its look at the table.
+/// The fence between a reader's store to its word and its load from the table.
 #[inline]
 pub(super) fn light_fence() {
-    // Acquire: a look that goes without a fence comes after a removal that did not know of such
-    // looks yet.
+    // Acquire: a reader without a fence comes after a removal that did not expect such readers.
     if FENCE.load(Ordering::Acquire) {
         full_fence();
     }
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Out of the way of the usual case, which jumps nowhere then.
+/// Kept apart from the usual case, which then needs no jump.
 #[cold]
 fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Between taking a value away and looking for its readers.
+/// The fence between taking a value away and checking for its readers.
 pub(super) fn heavy_fence() {
     fence(Ordering::SeqCst);
     if LIGHT.load(Ordering::SeqCst) && !sys::membarrier() {
-        // Registered, and refused since (a seccomp filter that came later): those who read without
-        // a fence have had time to be seen after this. Others may be at it again meanwhile, so it
-        // is waited for each time.
+        // The call was registered, and is refused now (a seccomp filter that came later). Readers
+        // without a fence have had time to be seen after this. New ones may come meanwhile, so each
+        // call waits.
         FENCE.store(true, Ordering::SeqCst);
         sys::nap(std::time::Duration::from_millis(10));
     }
@@ -155,23 +154,23 @@ pub(super) fn words_of_others() -> impl Iterator<Item = &'static AtomicUsize> {
     all().filter(move |hazard| !is_mine(hazard)).map(|hazard| &*hazard.handle)
 }
 
-/// Is this thread looking at a handle?
+/// Does this thread use a handle?
 pub(super) fn is_mine(handle: usize) -> bool {
     MINE.get().is_some_and(|mine| mine.handle.load(Ordering::Relaxed) == handle)
 }
 
-/// Says, while it lives, that this thread looks at a handle: what [`Table::get`](super::Table::get)
-/// does around its look, for other structures that are to be compared with the table.
+/// Marks, while it lives, that this thread uses a handle, as [`Table::get`](super::Table::get)
+/// does. For other structures that are compared with the table.
 #[derive(Debug)]
 pub struct Look {
     _pin: Option<Pin<'static>>,
 }
 
 impl Look {
-    /// At `handle`. Nothing is said of 0, or if this thread is looking at another one.
+    /// Marks `handle` as in use. Does nothing for 0, or if this thread uses another handle.
     #[inline]
     pub fn at(handle: usize) -> Self {
-        // A word that says 0 would be taken again by the next look.
+        // A word with the value 0 would be taken again by the next lookup.
         let pin = free().filter(|_| handle != 0).map(|word| Pin::word(word, handle));
         light_fence();
         Self { _pin: pin }

@@ -1,8 +1,8 @@
-//! Closes descriptors of files whose server may have to be told (close(2)), and may not answer: on
-//! threads of their own, so that no other thread and no lock waits for it.
+//! Closes descriptors whose file server may have to be told (close(2)), and may not answer. Its own
+//! threads do it, so that no other thread and no lock waits.
 //!
-//! One thread closes, another one stands by. If the first does not get on, the second takes over,
-//! and a third stands by. They end when there was nothing to close for a while.
+//! One thread closes, and another one stands by. If the first is stuck, the second takes over, and
+//! a third stands by. They end when there was nothing to close for a while.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -16,12 +16,12 @@ use crate::process;
 use crate::router::tuning::RETIRE_AFTER;
 use crate::sync::lock;
 
-/// Threads of one process. Descriptors beyond these stay open until a server answers.
+/// The maximum number of threads. Descriptors beyond these stay open until a server answers.
 const MOST: usize = 64;
-/// If no descriptor was closed within this time, the thread that closes is stuck.
+/// If no descriptor was closed within this time, the closing thread is stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(2);
 
-/// The threads that close.
+/// The closing threads.
 #[derive(Debug)]
 pub(crate) struct Closer {
     spawner: Spawner,
@@ -39,8 +39,8 @@ struct CloserState {
     closed: u64,
 }
 
-/// Closes a descriptor of the engine's own, on another thread. False: there is none; the caller
-/// still has the descriptor.
+/// Closes a descriptor of the engine's own on another thread. False: there is no thread, and the
+/// caller keeps the descriptor.
 pub(super) fn close_elsewhere(fd: RawFd) -> bool {
     // The child of a fork has no threads unless it makes a context.
     process::generation() != 0 && Threads::of_this_process().closer.close(fd)
@@ -55,7 +55,7 @@ impl Closer {
         let mut state = lock(&self.state);
         state.queue.push_back(fd);
         if state.threads > 0 {
-            // One that stands by looks again by itself while there is something in the queue.
+            // A thread that stands by checks again while the queue is not empty.
             if state.queue.len() == 1 {
                 self.wake.notify_one();
             }
@@ -68,7 +68,7 @@ impl Closer {
         false
     }
 
-    /// Under the lock, so that nobody counts on a thread that cannot be made.
+    /// Makes a thread, under the lock, so that nobody counts on one that cannot be made.
     fn add_thread(&'static self, state: &mut CloserState) -> bool {
         let made = self.spawner.spawn("close", move || self.run()).is_ok();
         state.threads += usize::from(made);
@@ -122,7 +122,7 @@ mod tests {
             assert!(closer.close(writer));
         }
         for [reader, _] in pipes {
-            // The end of a pipe is read when its last writer was closed.
+            // A pipe reports its end when its last writer was closed.
             let mut poll = [libc::pollfd { fd: reader, events: libc::POLLIN, revents: 0 }];
             assert_eq!(sys::ppoll(&mut poll, None, None), 1);
             assert_eq!(poll[0].revents, libc::POLLHUP);

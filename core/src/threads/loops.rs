@@ -1,5 +1,5 @@
-//! Contexts that an event loop of the program's drives: a thread hands their requests over by
-//! itself, and sleeps in poll(2) or the like. `front/waits.rs` has those calls.
+//! Contexts that an event loop of the program's drives: a thread that hands their requests over,
+//! and sleeps in poll(2) or the like. `front/waits.rs` has those calls.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use super::tenant::Tenant;
 use crate::sync::this_thread;
 
-/// As many contexts of one thread are driven by its polls; others are left to the poller.
+/// The maximum number of contexts that one thread's polls drive; others are left to the poller.
 pub(crate) const AT_A_TIME: usize = 4;
 
-/// All that a process has.
+/// All event loops of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Loops(Mutex<Vec<LoopOf>>);
 
@@ -26,7 +26,7 @@ struct LoopOf {
     tenant: Weak<dyn Tenant>,
 }
 
-/// The program's calls that sleep are seen.
+/// The drop-in sees the program's calls that sleep.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -34,7 +34,7 @@ thread_local! {
     static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on the program's calls that sleep are seen.
+/// From now on, the program's calls that sleep are seen.
 pub(crate) extern "C" fn see() {
     SEEN.store(true, Ordering::Relaxed);
 }
@@ -52,7 +52,7 @@ pub(crate) fn may_drive() -> bool {
 }
 
 impl Loops {
-    /// The calling thread drives this context, and no other thread does. False: ask again later.
+    /// Has the calling thread drive this context, unless another one does. False: ask again later.
     pub(crate) fn add(&self, tenant: &Arc<dyn Tenant>, events: RawFd) -> bool {
         let Some(mut all) = self.try_lock() else { return false };
         let is_other =
@@ -63,7 +63,8 @@ impl Loops {
         true
     }
 
-    /// Waits for a moment only: a signal handler may have interrupted the thread that has the lock.
+    /// Waits for a moment only, because a signal handler may have interrupted the thread that has
+    /// the lock.
     fn try_lock(&self) -> Option<MutexGuard<'_, Vec<LoopOf>>> {
         const TRIES: u32 = 100;
         for _ in 0..TRIES {
@@ -76,7 +77,8 @@ impl Loops {
         None
     }
 
-    /// Contexts that the calling thread drives, or was `told` of by eventfds. Allocates nothing.
+    /// Contexts that the calling thread drives, or whose eventfds are among `told`. Allocates
+    /// nothing.
     pub(crate) fn of_this_thread(&self, told: &[RawFd]) -> [Option<Arc<dyn Tenant>>; AT_A_TIME] {
         let mut found = [const { None }; AT_A_TIME];
         let Some(all) = self.try_lock() else { return found };

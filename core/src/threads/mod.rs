@@ -1,4 +1,4 @@
-//! The threads of this process: workers, poller, watchdog, timer, closer. Made when needed, gone
+//! The threads of this process: workers, poller, watchdog, timer, closer. Made when needed, ended
 //! when idle. They know a context as a [`Tenant`](tenant::Tenant).
 #![allow(unsafe_code)]
 
@@ -31,33 +31,34 @@ use crate::process::PerProcess;
 use crate::router::forget_threads;
 use crate::sys;
 
-/// What all contexts of this process share that are not placed, or placed on the same CPUs.
+/// The threads that several contexts of this process share: contexts that are not placed, or placed
+/// on the same CPUs.
 #[derive(Debug)]
 pub(crate) struct Threads {
     spawner: Spawner,
-    /// Made after it, for other CPUs.
+    /// The next set, for other CPUs.
     next: OnceLock<Box<Threads>>,
     pub(crate) pool: WorkerPool,
-    /// For what may wait without end.
+    /// For work that may wait without end.
     pub(crate) patient: WorkerPool,
     pub(crate) poller: Poller,
     pub(crate) watchdog: Watchdog,
     /// Contexts that threads of the program drive.
     pub(crate) loops: Loops,
-    /// Of the set that is not placed; the other ones' are not used.
+    /// Only the set that is not placed uses it.
     timers: Timers,
-    /// As these.
+    /// Only the set that is not placed uses it.
     closer: Closer,
 }
 
-/// The set that is not placed; the others follow it.
+/// The set that is not placed; the others are linked to it.
 static THREADS: PerProcess<Threads> = PerProcess::new();
 
 impl Threads {
     /// The threads of this process. The child of a fork gets a new set: the parent's threads do not
-    /// exist there, and locks of theirs may have been held. The old set is left alone.
+    /// exist there, and may have held locks. The old set is not touched.
     pub(crate) fn of_this_process() -> &'static Self {
-        // Reads files: later, on another thread, their descriptors could have numbers that the
+        // Reads files now. Later, on another thread, their descriptors could get numbers that the
         // program has just closed, and still uses in a request.
         sys::cpus();
         Self::first()
@@ -69,12 +70,12 @@ impl Threads {
         threads
     }
 
-    /// As [`Threads::of_this_process`], if there are any. Makes nothing.
+    /// As [`Threads::of_this_process`], if the set exists. Makes nothing.
     pub(crate) fn known() -> Option<&'static Self> {
         THREADS.current()
     }
 
-    /// The threads of this process that run on these CPUs.
+    /// The set of threads that run on these CPUs.
     pub(crate) fn on(cpus: &CpuSet) -> &'static Self {
         spawn::remember_free_cpus();
         let mut threads = Self::first();
@@ -103,18 +104,18 @@ impl Threads {
 
 #[cfg(test)]
 impl Threads {
-    /// Threads that never get a CPU.
+    /// A set of threads that never get a CPU.
     pub(crate) fn still() -> &'static Self {
         Box::leak(Box::new(Self::new(Spawner::still())))
     }
 
-    /// No thread of these can be made.
+    /// A set of threads that cannot be made.
     pub(crate) fn refused() -> &'static Self {
         Box::leak(Box::new(Self::new(Spawner::refuses())))
     }
 }
 
-/// A context's threads, which its placement may change before the first request.
+/// A context's set of threads, which its placement may change before the first request.
 #[derive(Debug)]
 pub(crate) struct ThreadsOf(AtomicPtr<Threads>);
 

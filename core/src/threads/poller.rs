@@ -1,8 +1,8 @@
-//! The poller: one thread that waits for descriptors on behalf of requests on pipes, sockets
-//! and terminals, so that such a request costs no worker, and can be cancelled.
+//! The poller: one thread that waits for descriptors on behalf of requests on pipes, sockets and
+//! terminals. So such a request costs no worker, and can be cancelled.
 //!
-//! It sleeps in epoll_wait(2). What it does when it is woken grows with what is ready, and not with
-//! what waits: streams that have something to do are in a list.
+//! The poller sleeps in epoll_wait(2). Its work after a wake-up depends on the number of ready
+//! streams, not of waiting ones: streams with something to do are in a list.
 #![allow(unsafe_code)]
 
 mod streams;
@@ -30,18 +30,19 @@ pub(crate) struct Poller {
 #[derive(Debug)]
 struct PollerState {
     streams: Streams,
-    /// Contexts whose kernel lane tells of completions by an eventfd.
+    /// Contexts whose kernel lane signals completions by an eventfd.
     kernels: Vec<(Weak<dyn Dispatcher>, RawFd)>,
-    /// What the thread sleeps in, and what wakes it; -1 before the first use.
+    /// The epoll in which the thread sleeps, and the eventfd that wakes it; -1 before the first
+    /// use.
     epoll: RawFd,
     eventfd: RawFd,
     alive: bool,
-    /// Grows with each request that is passed on to a worker.
+    /// Counts requests that were passed on to a worker.
     passed_on: u32,
 }
 
 impl PollerState {
-    /// Makes what the thread sleeps in, if it is not there. False: the kernel refuses it.
+    /// Makes the epoll and the eventfd, if they do not exist. False: the kernel refuses.
     fn prepare(&mut self) -> bool {
         if self.epoll >= 0 {
             return true;
@@ -63,11 +64,11 @@ impl PollerState {
     /// The context whose kernel lane counts this eventfd up.
     fn kernel(&self, events: RawFd) -> Option<Arc<dyn Dispatcher>> {
         let mut all = self.kernels.iter().filter(|&&(_, fd)| fd == events);
-        // One that is gone has closed its descriptor: the number is somebody else's.
+        // A dropped context has closed its descriptor: the number is used by something else.
         all.find_map(|(owner, _)| owner.upgrade())
     }
 
-    /// Nothing has completed for long: contexts with nothing in flight announce themselves again.
+    /// Nothing has completed for long: contexts with nothing in flight will register again.
     fn let_go_of_idle_kernels(&mut self) {
         let stays =
             |owner: &Weak<dyn Dispatcher>| owner.upgrade().is_some_and(|one| one.stays_watched());
@@ -76,7 +77,8 @@ impl PollerState {
         gone.into_iter().for_each(|fd| self.unwatch(fd));
     }
 
-    /// Another thread looks at a context's eventfd. The poller that was told of it twice looks on.
+    /// Another thread watches a context's eventfd. If the poller was told of it twice, it keeps
+    /// watching.
     fn let_go_of_kernel(&mut self, events: RawFd) {
         if let Some(at) = self.kernels.iter().position(|&(_, fd)| fd == events) {
             self.kernels.swap_remove(at);
@@ -107,7 +109,7 @@ impl Poller {
         }
     }
 
-    /// Waits on behalf of a started request.
+    /// Waits for the descriptor of a started request.
     pub(crate) fn add(&'static self, owner: Arc<dyn Dispatcher>, request: Started<'_>) {
         let waiting = PolledRequest::new(owner, request);
         let mut state = lock_counted(&self.state);
@@ -137,7 +139,7 @@ impl Poller {
         }
     }
 
-    /// Collects the completions of a context's kernel lane when `events` tells of some.
+    /// Collects the completions of a context's kernel lane when `events` signals some.
     pub(crate) fn watch(&'static self, owner: &Arc<dyn Dispatcher>, events: RawFd) {
         let mut state = lock_counted(&self.state);
         state.kernels.retain(|(owner, _)| owner.strong_count() > 0);
@@ -151,7 +153,7 @@ impl Poller {
         }
     }
 
-    /// Has the thread look at the lists again. False: the caller has to make it.
+    /// Has the thread check the lists again. False: the caller has to make the thread.
     fn wake(&self, state: &mut PollerState) -> bool {
         let make = !std::mem::replace(&mut state.alive, true);
         if !make {
@@ -165,12 +167,13 @@ impl Poller {
             && self.spawner.spawn("poll", move || self.run()).is_ok()
     }
 
-    /// Is the thread at a transfer on this slot's descriptor?
+    /// Is the thread executing a transfer on this slot's descriptor?
     pub(crate) fn is_trying(&self, slot: &Slot) -> bool {
         lock_counted(&self.state).streams.served.iter().any(|&(fd, _)| slot.names(fd))
     }
 
-    /// Takes a request off the list: the caller completes it. False if it is not there (any more).
+    /// Takes a request off the list: the caller completes it. False if it is not (or no longer)
+    /// there.
     pub(crate) fn remove(&self, board: &Board, slot: u32, key: u64) -> bool {
         let mut state = lock_counted(&self.state);
         // A slot on the list is not reused: its key is that of the request.
@@ -181,16 +184,16 @@ impl Poller {
         let Some((waiting, others)) = state.streams.remove(fd, board, slot) else { return false };
         waiting.ends_to_wait();
         if others || state.streams.is_empty() {
-            // The next one of its stream may be the first now; or the thread has nothing to do.
+            // The next request of the stream may be the first now. Or the thread has nothing to do.
             self.wake(&mut state);
         }
         drop(state);
         true
     }
 
-    /// These descriptors are about to be closed: requests on the list get others of the same files.
-    /// `gone`: the numbers stand for no file then. True if the thread has some in hand, which may
-    /// come back to the list: the caller comes back with the same copies.
+    /// These descriptors are about to be closed: requests on the list get duplicates. `gone`: the
+    /// numbers will name no file. True if the thread is trying some requests, which may come back
+    /// to the list: the caller calls again with the same copies.
     pub(crate) fn keep_files(
         &self,
         fds: &RangeInclusive<RawFd>,
@@ -221,13 +224,13 @@ impl Poller {
             };
             let count = sys::epoll_wait(epoll, &mut events, timeout);
             if count == -(libc::EINTR as sys::Ret) {
-                // A handler of the C library's (setuid(2)).
+                // A handler of the C library has interrupted it (setuid(2)).
                 continue;
             }
             let mut state = lock_counted(&self.state);
             if count < 0 {
-                // Closed in a way that nobody sees. Without another one, all are tried now and
-                // then.
+                // Closed in a way that cannot be seen. Without a new epoll, all streams are tried
+                // now and then.
                 (state.epoll, state.eventfd) = (-1, -1);
                 if !state.prepare() {
                     drop(state);
@@ -269,8 +272,9 @@ impl Poller {
         }
     }
 
-    /// Serves what is ready or was not tried yet, until there is nothing, and has epoll watch what
-    /// waits. True, or true: some streams cannot be watched, some requests are held back.
+    /// Serves streams that are ready or were not tried yet, until there are none, and has epoll
+    /// watch the others. Returns two flags: some streams cannot be watched; some requests are held
+    /// back.
     fn serve_due(&self) -> (bool, bool) {
         let (mut is_blind, mut is_held) = (false, false);
         loop {
@@ -290,7 +294,7 @@ impl Poller {
             for (waiting, revents) in ready {
                 let (fd, events) = (waiting.fd, waiting.events);
                 self.serve(waiting, revents);
-                // It is over, and no later one has begun.
+                // The request has ended, and no later one has begun.
                 let mut state = lock_counted(&self.state);
                 state.streams.served.retain(|&served| served != (fd, events));
                 state.streams.is_due(fd);
@@ -313,7 +317,7 @@ impl Poller {
             return board.finish(request, result, Executor::Poller);
         }
         if request.route == Route::Inline {
-            // It does not wait, and is here for its turn only.
+            // The request does not wait, and is here for its turn only.
             // SAFETY: copied in at submit; the buffers are the request's until its completion.
             let result = unsafe { exec::execute(&mut request, Mode::Stream) };
             board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
@@ -323,10 +327,10 @@ impl Poller {
         let result = unsafe { exec::execute(&mut request, Mode::StreamNoWait) };
         board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
         match -result {
-            // Nothing yet, or somebody else was quicker.
+            // Nothing to read yet, or another thread was quicker.
             libc::EAGAIN => self.put_back(waiting, request),
-            // No way to ask for "do not sleep" here, or a sandbox that refuses the question: a
-            // worker of its own.
+            // RWF_NOWAIT is not supported here, or a sandbox refuses it: the request needs a worker
+            // of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM
                 if request.sqe.op_flags == 0 =>
             {
@@ -351,22 +355,23 @@ impl Poller {
         }
     }
 
-    /// Back to the list, in front: those that have waited less long stay behind.
+    /// Puts a request back in front: requests that have waited less long stay behind it.
     fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) {
         waiting.tried = true;
         let mut state = lock_counted(&self.state);
-        // In one step: a cancel that saw it on the list and served would take it for a later one.
+        // In one step: a cancel that saw it both on the list and served would take it for a later
+        // request.
         state.streams.served.retain(|&served| served != (waiting.fd, waiting.events));
         request.into_index();
         waiting.begins_to_wait();
         state.streams.put_back(waiting);
     }
 
-    /// A worker executes it; later ones of its descriptor wait for that.
+    /// A worker executes the request; later ones of its descriptor wait for it.
     fn pass_on(&self, waiting: PolledRequest, mut request: Started<'_>) {
         let owner = Arc::clone(&waiting.owner);
         let mut state = lock_counted(&self.state);
-        // 0 is for those that are not passed on.
+        // 0 means: not passed on.
         state.passed_on = state.passed_on.wrapping_add(1).max(1);
         let passed_on = state.passed_on;
         state.streams.put_back(PolledRequest { passed_on, ..waiting });
@@ -375,7 +380,7 @@ impl Poller {
         owner.forward(request, Route::Worker, Executor::Poller);
     }
 
-    /// A request that was passed on was executed, or withdrawn: the next one may go.
+    /// A request that was passed on was executed or withdrawn: the next one may proceed.
     pub(crate) fn end(&self, number: u32) {
         let mut state = lock_counted(&self.state);
         if state.streams.end(number) {

@@ -1,13 +1,13 @@
-//! The workers of this process: two pools that serve the contexts in turn, one for work that ends
-//! by itself, and one for [what may wait without end](Work::MayWait).
+//! The workers of this process: two pools that serve the contexts in turn. One is for work that
+//! ends by itself, and one for [work that may wait without end](Work::MayWait).
 //!
-//! A context that needs a worker stands in a queue, once. A worker takes the first, executes one
-//! request of its (or some cold reads, or one turn with its baton), and puts it back at the end
-//! while it needs more, so a busy context does not keep the others waiting. The lock covers the
-//! queue and the list of idle workers only; it is never held across a system call.
+//! A context that needs a worker is in a queue, once. A worker takes the first context, executes
+//! one of its requests (or some cold reads, or one turn with its baton), and puts it back at the
+//! end if it needs more. So a busy context does not delay the others. The lock covers the queue and
+//! the list of idle workers only. It is never held across a system call.
 //!
-//! A worker that waits without end is let go of once that shows: it does not count any more, and
-//! another one may take its place. The number of all of them has a limit of its own.
+//! A worker that is found to wait without end is released: it no longer counts, and another one may
+//! take its place. The total number has a limit of its own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,17 +24,17 @@ use crate::router::tuning::{
 use crate::sync::lock;
 use crate::sys::{self, cpus, ticks_per_us};
 
-/// The pool.
+/// A pool of workers.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
-    /// Which work its workers take.
+    /// The kind of work that its workers take.
     work: Work,
     spawner: Spawner,
     state: Mutex<PoolState>,
     /// Contexts in the queue, for the worker that spins.
     queued: AtomicUsize,
     spin: Spin,
-    /// How long requests of the pool lane take, in ticks: a moving average.
+    /// The time that requests of the pool lane take, in ticks: a moving average.
     typical: AtomicU64,
     /// No thread could be made, and there is none.
     helpless: AtomicBool,
@@ -45,31 +45,31 @@ struct PoolState {
     queue: VecDeque<Arc<dyn Tenant>>,
     idle: Vec<Arc<Parker>>,
     alive: usize,
-    /// Woken or made, but not at the queue yet; the one that spins counts.
+    /// Workers that were woken or made, but have not taken work yet; the one that spins counts.
     on_the_way: usize,
     spinning: bool,
-    /// Workers that were let go of: they wait in a request that may never end.
+    /// Workers that were released: they wait in a request that may never end.
     let_go: usize,
-    /// How often all workers were let go of.
+    /// How often all workers were released.
     round: usize,
     /// Turns that workers have begun.
     begun: usize,
-    /// The same when a context last found that nobody comes, and when that was, in ticks.
+    /// The value of `begun` when a context last found that no worker comes, and the time in ticks.
     looked: (usize, u64),
-    /// The last thread that was wanted could not be made.
+    /// The last attempt to make a thread failed.
     refused: bool,
 }
 
-/// Where an idle worker sleeps.
+/// The place where an idle worker sleeps.
 #[derive(Debug)]
 struct Parker {
     thread: Thread,
     called: AtomicBool,
-    /// When its worker went to sleep, in ticks.
+    /// The time when its worker went to sleep, in ticks.
     since: AtomicU64,
 }
 
-/// What is to be done after the lock was released.
+/// What to do after the lock was released.
 enum Wake {
     Nobody,
     Idle(Arc<Parker>),
@@ -92,7 +92,7 @@ impl PoolState {
         }
     }
 
-    /// Wakes or makes a worker if there is need for one and fewer than `enough` are at work.
+    /// Wakes or makes a worker if one is needed and fewer than `enough` are working.
     fn wake_one(&mut self, enough: usize) -> Wake {
         let counted = self.counted();
         if self.queue.is_empty() || self.on_the_way >= ON_THE_WAY_MAX || counted >= enough {
@@ -110,12 +110,12 @@ impl PoolState {
         Wake::Nobody
     }
 
-    /// Workers that are neither idle nor let go of.
+    /// Workers that are neither idle nor released.
     fn counted(&self) -> usize {
         self.alive - self.idle.len() - self.let_go
     }
 
-    /// Workers of a context that were not let go of.
+    /// Workers of a context that were not released.
     fn active(&self, entry: &PoolEntry) -> usize {
         if entry.round.swap(self.round, Ordering::Relaxed) != self.round {
             entry.active.store(0, Ordering::Relaxed);
@@ -123,14 +123,14 @@ impl PoolState {
         entry.active.load(Ordering::Relaxed)
     }
 
-    /// A worker begins a turn. Gives what is to be passed to [`PoolState::ends`].
+    /// A worker begins a turn. Returns the value for [`PoolState::ends`].
     fn begins(&mut self, entry: &PoolEntry) -> (usize, usize) {
         self.begun = self.begun.wrapping_add(1);
         entry.active.store(self.active(entry) + 1, Ordering::Relaxed);
         (self.round, entry.let_go.load(Ordering::Relaxed))
     }
 
-    /// It has ended.
+    /// A worker's turn has ended.
     fn ends(&mut self, entry: &PoolEntry, begun: (usize, usize)) {
         if begun == (self.round, entry.let_go.load(Ordering::Relaxed)) {
             entry.active.fetch_sub(1, Ordering::Relaxed);
@@ -139,8 +139,8 @@ impl PoolState {
         }
     }
 
-    /// For the longest time nobody has come to a context: lets go of its workers. And of those of
-    /// all contexts, if there are as many as there may be, and none of them has begun a turn.
+    /// No worker has come to a context for the longest time: releases its workers. Also releases
+    /// those of all contexts, if there is the maximum number, and none has begun a turn.
     fn let_go(&mut self, entry: &PoolEntry, now: u64) {
         self.let_go += self.active(entry);
         entry.active.store(0, Ordering::Relaxed);
@@ -166,9 +166,9 @@ impl PoolState {
         }
     }
 
-    /// A context has its share of what is left: never the last workers, however many requests it
-    /// has that may never end, and less where others have theirs (dynamic thresholds, Choudhury and
-    /// Hahne, 1998). One worker it may always wait for.
+    /// May a context have one more worker? It gets its share of those that are left, and never the
+    /// last ones, whatever the number of its requests. The share is smaller if others have theirs
+    /// (dynamic thresholds, Choudhury and Hahne, 1998). It may always wait for one worker.
     fn may_have_another(&self, active: usize, workers_max: usize) -> bool {
         let free = WORKERS_MAX - self.counted().min(WORKERS_MAX);
         active == 0 || active < workers_max.min(SHARE_OF_FREE * free)
@@ -188,8 +188,8 @@ impl WorkerPool {
         }
     }
 
-    /// How many workers are enough for requests that end by themselves, of which this many of a
-    /// context wait for one.
+    /// The number of workers that are enough for requests that end by themselves, of which a
+    /// context has this many waiting.
     fn enough(&self, at_work: usize, waiting: usize) -> usize {
         let one_more = if waiting * FOR_EACH_WAITING > at_work { at_work + 1 } else { 0 };
         let are_long = self.typical.load(Ordering::Relaxed) >= LONG_US * ticks_per_us();
@@ -197,14 +197,14 @@ impl WorkerPool {
         enough.max(one_more).min(WORKERS_MAX)
     }
 
-    /// Takes note of how long a request of the pool lane took.
+    /// Learns how long a request of the pool lane took.
     pub(crate) fn took(&self, ticks: u64) {
         let typical = self.typical.load(Ordering::Relaxed);
         self.typical.store(typical - typical / 8 + ticks / 8, Ordering::Relaxed);
     }
 
-    /// Calls a worker for a context. True if one was woken or made. None is if enough are at work
-    /// already, unless the request is one that they must not be waited for.
+    /// Calls a worker for a context. True if one was woken or made. None is if enough are working
+    /// already, unless the request is `urgent`.
     pub(crate) fn call(&'static self, tenant: &Arc<dyn Tenant>, urgent: bool) -> bool {
         let waiting = tenant.waiting(self.work);
         let mut state = lock(&self.state);
@@ -237,7 +237,7 @@ impl WorkerPool {
         let made = self.spawner.spawn(name, || self.work());
         let mut state = lock(&self.state);
         if made.is_err() {
-            // The thread limit: go on with those that there are; without any, waiters execute.
+            // The thread limit is reached: existing workers go on; without any, waiters execute.
             state.alive -= 1;
             state.on_the_way -= 1;
         }
@@ -251,12 +251,12 @@ impl WorkerPool {
         made.is_ok()
     }
 
-    /// There is no worker, and none can be made.
+    /// Is there no worker, and can none be made?
     pub(crate) fn is_helpless(&self) -> bool {
         self.helpless.load(Ordering::Relaxed)
     }
 
-    /// There are as many workers as there may be, and each is inside a request.
+    /// Is the maximum number of workers in use, each inside a request?
     pub(crate) fn is_exhausted(&self) -> bool {
         let state = lock(&self.state);
         let all = match self.work {
@@ -266,14 +266,14 @@ impl WorkerPool {
         all && state.idle.is_empty()
     }
 
-    /// A context has found that nobody has come to it for a tick, although it has called: its
-    /// workers are let go of.
+    /// A context has called, and found that no worker has come for a tick: its workers are
+    /// released.
     pub(crate) fn let_go(&self, tenant: &dyn Tenant) {
         let now = sys::ticks();
         lock(&self.state).let_go(tenant.entry(self.work), now);
     }
 
-    /// The life of a worker.
+    /// The main loop of a worker.
     fn work(&'static self) {
         let parker = Arc::new(Parker {
             thread: std::thread::current(),
@@ -330,7 +330,7 @@ impl WorkerPool {
                 self.queued.store(state.queue.len(), Ordering::Relaxed);
             }
             if Arc::strong_count(&tenant) == 1 {
-                // The last one to know the context: it goes, but not under the lock.
+                // This may be the last reference to the context: it is dropped without the lock.
                 drop(state);
                 drop(tenant);
                 state = lock(&self.state);
@@ -338,7 +338,7 @@ impl WorkerPool {
         }
     }
 
-    /// Looks for work for a while. True if some has come.
+    /// Spins for work. True if some has come.
     fn spin(&self, budget: u64) -> bool {
         let begin = sys::ticks();
         loop {
@@ -354,7 +354,7 @@ impl WorkerPool {
         }
     }
 
-    /// A worker is woken: had it gone to sleep only a moment ago, spinning would have been cheaper.
+    /// A worker is woken: if it fell asleep only a moment ago, spinning would have been cheaper.
     fn spin_would_have_paid(&self, parker: &Parker) {
         let slept = sys::ticks().wrapping_sub(parker.since.load(Ordering::Relaxed));
         if cpus() > 1 && slept < IDLE_SPIN_US_MAX / 2 * ticks_per_us() {
@@ -418,17 +418,18 @@ mod tests {
             }
         }
         assert_eq!((state.active(&first), state.counted()), (40, WORKERS_MAX));
-        // A context's own, where others have room.
+        // A context's own limit, while others have room.
         let tick = TICK.as_micros() as u64 * ticks_per_us();
         state.let_go(&first, tick);
         assert_eq!((state.active(&first), state.counted()), (0, WORKERS_MAX - 40));
-        // Its places are another one's now, which wait too.
+        // Its workers' places belong to another context now, whose workers wait, too.
         for _ in 0..40 {
             state.alive += 1;
             turns.push((&second, state.begins(&second)));
         }
         assert_eq!(state.counted(), WORKERS_MAX);
-        // The workers of all contexts, but not while one begins a turn between two looks.
+        // The workers of all contexts are released, but not if one begins a turn between two
+        // checks.
         state.let_go(&third, 2 * tick);
         let ended = turns.pop().unwrap();
         state.ends(ended.0, ended.1);

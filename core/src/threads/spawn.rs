@@ -1,4 +1,4 @@
-//! Starts the engine's threads: with which signals, scheduling policy and stack, and on which CPUs.
+//! Starts the engine's threads: with their signals, scheduling policy, stack and CPUs.
 
 use std::sync::OnceLock;
 
@@ -8,18 +8,18 @@ use crate::fallback_alloc::has_memory;
 use crate::sys;
 
 const STACK_BYTES: usize = 256 * 1024;
-/// What a thread has to find beside its stack.
+/// The memory that a thread needs beside its stack.
 const THREAD_BYTES: usize = 256 * 1024;
 
 /// Makes the threads of one set.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawner {
-    /// Where they run; none if that is left to the scheduler.
+    /// Their CPUs; none if the scheduler chooses.
     cpus: Option<CpuSet>,
-    /// For tests: its threads are not started, as if they never got a CPU.
+    /// For tests: threads are not started, as if they never got a CPU.
     #[cfg(test)]
     still: bool,
-    /// For tests: none can be made.
+    /// For tests: no thread can be made.
     #[cfg(test)]
     refuses: bool,
 }
@@ -49,7 +49,7 @@ impl Spawner {
         self.cpus.as_ref()
     }
 
-    /// Starts one.
+    /// Starts a thread.
     pub(super) fn spawn(
         &self,
         name: &str,
@@ -67,18 +67,18 @@ impl Spawner {
     }
 }
 
-/// Starts a thread of ours: the program's signals blocked, no real-time policy, a small stack,
-/// named `uringlet-…`. A panic in it ends the process with a message: requests would be lost
-/// otherwise.
+/// Starts an engine thread: the program's signals blocked, no real-time policy, a small stack,
+/// named `uringlet-…`. A panic in it ends the process with a message, because requests would be
+/// lost otherwise.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    // The C library ends the process if a thread cannot have what it needs at its beginning.
+    // The C library ends the process if a new thread cannot have the memory that it needs.
     if !has_memory(STACK_BYTES + THREAD_BYTES) {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
     let body = || {
         if sys::is_real_time() {
-            // Inherited from the thread that makes it. It serves all threads of the program, and
-            // may run for long.
+            // The policy is inherited from the calling thread. The new thread serves all threads of
+            // the program, and may run for long.
             sys::leave_real_time();
         }
         body();
@@ -86,7 +86,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     let mask = sys::block_signals();
     let name = format!("uringlet-{name}");
     let thread = stacks::start(name.clone(), Box::new(body), STACK_BYTES).or_else(|body| {
-        // The thread-locals of the program take more than this stack has, or no thread can be had.
+        // The program's thread-locals need more than this stack has, or no thread can be made.
         let builder = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
         let whole = || {
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
@@ -99,10 +99,10 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     thread
 }
 
-/// The CPUs of threads that are not placed, once there are some that are.
+/// The CPUs of threads that are not placed, once some threads are placed.
 static FREE: OnceLock<CpuSet> = OnceLock::new();
 
-/// Threads inherit the CPUs of the thread that makes them, which may be a placed one from now on.
+/// Threads inherit the CPUs of their maker, which may be a placed thread from now on.
 pub(super) fn remember_free_cpus() {
     if FREE.get().is_none()
         && let Ok(words) = sys::affinity(std::process::id() as i32)
@@ -111,7 +111,7 @@ pub(super) fn remember_free_cpus() {
     }
 }
 
-/// As [`spawn`], on these CPUs. If none of them can be had any more, the thread runs anywhere.
+/// As [`spawn`], on these CPUs. If none of them is available any more, the thread runs anywhere.
 pub(crate) fn spawn_on(
     name: &str,
     cpus: Option<&CpuSet>,

@@ -1,5 +1,5 @@
-//! Threads whose stacks lie apart from the program's memory ([`Mapping`]): the C library would take
-//! the hole that an unmapped buffer of a request has left, into which the request still writes.
+//! Threads whose stacks are apart from the program's memory ([`Mapping`]). The C library would use
+//! the hole of an unmapped buffer, into which a request may still write.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::process;
 use crate::sys::{self, Mapping};
 
-/// At its end, a page that nobody may touch.
+/// At the stack's end, pages that cannot be accessed.
 const GUARD_BYTES: usize = 64 * 1024;
 
 type Body = Box<dyn FnOnce() + Send>;
@@ -17,17 +17,17 @@ struct Thread {
     name: CString,
     body: Option<Body>,
     stack: Mapping,
-    /// The process that has made it.
+    /// The process that has made the thread.
     generation: u64,
     id: libc::pthread_t,
     next: *mut Self,
 }
 
-/// Threads that are ending, or have ended. Their stacks go, or serve again, when the next one is
-/// made.
+/// Threads that are ending, or have ended. Their stacks are freed, or used again, when the next
+/// thread is made.
 static ENDED: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Makes a thread with a stack of this many bytes. Gives `body` back if that cannot be.
+/// Makes a thread with a stack of this many bytes. Returns `body` if no thread can be made.
 pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> {
     let Some(stack) = ended().or_else(|| new_stack(bytes)) else { return Err(body) };
     // SAFETY: inside the mapping.
@@ -67,7 +67,7 @@ fn new_stack(bytes: usize) -> Option<Mapping> {
     (stack.protect(0, GUARD_BYTES, libc::PROT_NONE) == 0).then_some(stack)
 }
 
-/// What pthread_create(3) calls, with a thread of `start`'s.
+/// The function for pthread_create(3), with a thread from `start`.
 extern "C" fn run(thread: *mut c_void) -> *mut c_void {
     let thread = thread.cast::<Thread>();
     // SAFETY: from `start`, and nobody else's until it is put on the list below.
@@ -88,7 +88,7 @@ extern "C" fn run(thread: *mut c_void) -> *mut c_void {
 /// Puts a thread on the list.
 ///
 /// # Safety
-/// It is from `start`, and the caller's alone; afterwards it is not.
+/// The thread is from `start`, and belongs to the caller alone until this call.
 unsafe fn put(thread: *mut Thread) {
     let mut first = ENDED.load(Ordering::Relaxed);
     loop {
@@ -101,7 +101,8 @@ unsafe fn put(thread: *mut Thread) {
     }
 }
 
-/// A stack of one that has ended, if there is one. The other ones' go.
+/// The stack of a thread that has ended, if there is one. The stacks of other ended threads are
+/// freed.
 fn ended() -> Option<Mapping> {
     let mut stack = None;
     let mut at = ENDED.swap(std::ptr::null_mut(), Ordering::Acquire);
@@ -109,8 +110,8 @@ fn ended() -> Option<Mapping> {
         // SAFETY: taken from the list, and so the caller's.
         let fields = unsafe { &*at };
         let next = fields.next;
-        // In the child of a fork the thread does not exist. Here it may be about to leave its
-        // stack.
+        // In the child of a fork the thread does not exist. In this process it may be about to
+        // leave its stack.
         // SAFETY: a thread of this process that was not joined.
         let is_over = fields.generation != process::enter()
             || cfg!(miri) && unsafe { libc::pthread_join(fields.id, std::ptr::null_mut()) } == 0

@@ -6,57 +6,57 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::board::Board;
 
-/// What a worker does, by how long it may take.
+/// Kinds of work for a worker, by how long it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// It ends by itself: transfers of files on local file systems.
+    /// The work ends by itself: transfers of files on local file systems.
     Ends,
-    /// It may wait without end: for a server, for the other end of a FIFO, or for a stream that
-    /// cannot be polled.
+    /// The work may wait without end: for a server, for the other end of a FIFO, or for a stream
+    /// that cannot be polled.
     MayWait,
 }
 
-/// Parts of a context that the watchdog looks at.
+/// Parts of a context that the watchdog checks.
 pub(crate) const WATCHED_PARTS: usize = 14;
 
-/// What the threads of a process ask of a context.
+/// The interface of a context for the threads of a process.
 pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The requests of this context.
     fn board(&self) -> &Board;
 
-    /// Its place among the contexts that share the pool for this work.
+    /// Its place in the pool for this work.
     fn entry(&self, work: Work) -> &PoolEntry;
 
-    /// As many workers may serve it at a time.
+    /// The maximum number of workers that serve it at a time.
     fn workers_max(&self) -> usize;
 
-    /// What waits for workers, as requests that need one each.
+    /// The work that waits for workers, as a number of requests that need one each.
     fn waiting(&self, work: Work) -> usize;
 
-    /// A worker is to take the baton, or to hand requests over.
+    /// Should a worker take the baton, or hand requests over?
     fn has_wishes(&self, work: Work) -> bool;
 
-    /// Something must not wait for the workers that are at work.
+    /// Is there work that must not wait for the workers that are busy?
     fn is_urgent(&self, work: Work) -> bool;
 
-    /// There is something for a worker to do.
+    /// Is there work for a worker?
     fn needs_worker(&self, work: Work) -> bool;
 
     /// A worker's turn: it executes some of its requests.
     fn serve(&self, work: Work);
 
-    /// How far each part of it is.
+    /// The progress of each part.
     fn words(&self) -> [u64; WATCHED_PARTS];
 
-    /// The watchdog looks at it, and gets somebody to come to what lies about.
+    /// The watchdog checks the context, and calls threads for requests that wait.
     fn look(&self, watched: &mut Watched) -> Activity;
 
     /// There is no watchdog, and none can be made.
     fn is_unwatched(&self);
 
-    /// The calling thread is about to sleep in poll(2) or the like. It hands over what is queued
-    /// for the kernel, and collects what has completed. `told`: eventfds that have ended its last
-    /// sleep, before which it is called once more without. `None`: the context needs no such
+    /// The calling thread is about to sleep in poll(2) or the like. It hands queued requests over
+    /// to the kernel, and collects completions. `told`: eventfds that have ended its last sleep;
+    /// before the next sleep it is called once more without any. `None`: the context needs no such
     /// thread.
     fn drive_in_poll(&self, told: &[RawFd]) -> Option<Collecting>;
 
@@ -64,7 +64,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     fn leave_poll(&self);
 }
 
-/// What a thread that sleeps in poll(2) is to know of a context that it drives.
+/// What a thread that sleeps in poll(2) needs to know of a context that it drives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Collecting {
     /// The eventfd that the kernel counts up for completions.
@@ -77,35 +77,36 @@ pub(crate) struct Collecting {
 #[derive(Debug, Default)]
 pub(crate) struct PoolEntry {
     pub(super) queued: AtomicBool,
-    /// Workers that serve it, and were not let go of, if [`PoolEntry::round`] is the pool's.
+    /// Workers that serve the context, without released ones, if [`PoolEntry::round`] is the
+    /// pool's.
     pub(super) active: AtomicUsize,
-    /// As the pool's when this was last looked at.
+    /// The pool's round when `active` was last updated.
     pub(super) round: AtomicUsize,
-    /// How often its own workers were let go of.
+    /// How often the context's own workers were released.
     pub(super) let_go: AtomicUsize,
 }
 
-/// What a look at a context has found.
+/// What a check of a context has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// Requests wait to be taken, or have just lain about.
+    /// Requests wait to be taken, or did a moment ago.
     Busy,
-    /// None wait but those that pass through the kernel.
+    /// No requests wait but those that pass through the kernel.
     Calm,
-    /// It needs no watch any more.
+    /// The context needs no watch any more.
     Quiet,
 }
 
-/// What the watchdog remembers of a context from one look to the next; the context says what it is.
+/// What the watchdog remembers of a context from one check to the next; the context fills it in.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// How far each part of it was.
+    /// The progress of each part.
     pub(crate) words: [u64; WATCHED_PARTS],
-    /// Looks that have found nothing to do.
+    /// Checks that have found nothing to do.
     pub(crate) quiet: u32,
-    /// Of a placed context: looks for which no worker could be made.
+    /// Of a placed context: checks for which no worker could be made.
     pub(crate) starved: u32,
-    /// Looks in which no thread came to requests that may wait without end, and none could be
+    /// Checks in which no thread came to requests that may wait without end, and none could be
     /// made.
     pub(crate) refused: u32,
 }

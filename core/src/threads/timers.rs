@@ -1,8 +1,8 @@
 //! Deadlines: one thread for the whole process, which sleeps until the first of them. It is made
 //! with the first deadline, and ends when there was none for a while.
 //!
-//! A deadline is armed with what it has to call, and disarmed when it is not needed any more.
-//! Nothing here knows what deadlines are for.
+//! A deadline is armed with an object to call, and disarmed when it is not needed any more. This
+//! module does not know what deadlines are for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::queue::Sleep;
 use crate::router::tuning::RETIRE_AFTER;
 use crate::sync::lock;
 
-/// What a deadline calls.
+/// The object that a deadline calls.
 pub trait Expire: Send + Sync {
-    /// The deadline has come. Called by the thread of all deadlines, with no lock held: it must not
-    /// block.
+    /// The deadline has passed. Called by the thread of all deadlines, with no lock held: it must
+    /// not block.
     fn expire(&self);
 }
 
@@ -31,11 +31,11 @@ pub struct Armed {
 }
 
 impl Armed {
-    /// Has `what` called at `deadline` (`CLOCK_MONOTONIC`), or a little later; at once, if that is
+    /// Calls `what` at `deadline` (`CLOCK_MONOTONIC`), or a little later; at once, if that time is
     /// past.
     ///
     /// # Errors
-    /// `EAGAIN`, `ENOMEM`: the thread of all deadlines is not there and cannot be made.
+    /// `EAGAIN`, `ENOMEM`: the thread of all deadlines does not exist and cannot be made.
     pub fn new(deadline: Instant, what: Arc<dyn Expire>) -> io::Result<Self> {
         let threads = Threads::of_this_process();
         let make = || threads.spawner.spawn("timer", move || threads.timers.run());
@@ -44,14 +44,14 @@ impl Armed {
     }
 
     /// True: `what` will not be called. False: it was called or is being called. In the child of a
-    /// fork, where the deadlines of the parent do not exist: true.
+    /// fork, where the parent's deadlines do not exist: true.
     pub fn disarm(self) -> bool {
         self.generation != process::generation()
             || Threads::of_this_process().timers.disarm(self.key)
     }
 }
 
-/// When, and a number that tells deadlines of one moment apart.
+/// The time, and a number that distinguishes deadlines of the same time.
 type Key = (Instant, u64);
 
 pub(crate) struct Timers {
@@ -63,7 +63,7 @@ struct TimerState {
     armed: BTreeMap<Key, Arc<dyn Expire>>,
     last: u64,
     alive: bool,
-    /// Until when the thread sleeps; `None` while it is awake.
+    /// The end of the thread's sleep; `None` while it is awake.
     sleeps_until: Option<Instant>,
 }
 
@@ -71,7 +71,7 @@ struct TimerState {
 enum NextDeadline {
     Expire(Vec<Arc<dyn Expire>>),
     Sleep(u32, Instant),
-    /// Nothing is armed: it sleeps, and ends if that stays so.
+    /// Nothing is armed: the thread sleeps, and ends if that stays so.
     Idle(u32, Instant),
 }
 
@@ -84,7 +84,7 @@ impl Timers {
         }
     }
 
-    /// `make` makes the thread.
+    /// Arms a deadline; `make` makes the thread.
     fn arm(
         &self,
         deadline: Instant,
@@ -93,7 +93,7 @@ impl Timers {
     ) -> io::Result<Key> {
         let mut state = lock(&self.state);
         if !state.alive {
-            // Under the lock, once per thread: nobody counts on one that cannot be made.
+            // Under the lock, once per thread: nobody counts on a thread that cannot be made.
             make()?;
             state.alive = true;
         }
@@ -111,11 +111,11 @@ impl Timers {
     fn disarm(&self, key: Key) -> bool {
         let mut state = lock(&self.state);
         let gone = state.armed.remove(&key);
-        // With nothing to come it is not to sleep on, and stay, until a distant moment.
+        // Without a deadline the thread must not sleep on until a distant time.
         let oversleeps = state.armed.is_empty()
             && state.sleeps_until.is_some_and(|until| until > Instant::now() + RETIRE_AFTER);
         if oversleeps {
-            // Roused once, though others follow.
+            // Woken once, though others follow.
             state.sleeps_until = None;
         }
         drop(state);
@@ -132,7 +132,8 @@ impl Timers {
 
     fn next(&self) -> NextDeadline {
         let mut state = lock(&self.state);
-        // Under the lock: the thread that changes something after this changes the word after this.
+        // Under the lock: a thread that changes the deadlines after this changes the word after
+        // this.
         let ticket = self.wake.ticket();
         let now = Instant::now();
         let mut due = Vec::new();
@@ -158,7 +159,7 @@ impl Timers {
         }
     }
 
-    /// The life of the thread.
+    /// The main loop of the thread.
     fn run(&self) {
         loop {
             let (ticket, until, idle) = match self.next() {
@@ -177,7 +178,7 @@ impl Timers {
         }
     }
 
-    /// Nothing has come until `until`: the thread ends.
+    /// No deadline has come until `until`: the thread ends.
     fn retires(&self, until: Instant) -> bool {
         let mut state = lock(&self.state);
         let retires = state.armed.is_empty() && Instant::now() >= until;
@@ -202,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells that it was called, by its number.
+    /// Sends its number when it is called.
     struct Tell(u32, Mutex<Sender<u32>>);
 
     impl Expire for Tell {
@@ -232,7 +233,7 @@ mod tests {
             assert!(begin.elapsed() >= Duration::from_millis(50) * number);
         }
         assert!(!gone.disarm() && far.disarm() && !far.disarm());
-        // One that is past is called at once.
+        // A deadline in the past is called at once.
         let past = arm(7, Duration::ZERO);
         assert_eq!(receiver.recv().unwrap(), 7);
         assert!(!past.disarm());
@@ -265,7 +266,7 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         drop(sender);
-        // The channel ends when the last deadline is gone.
+        // The channel ends when the last deadline was dropped.
         let called = receiver.iter().count() as u32;
         assert_eq!(called + disarmed, 4 * EACH);
         assert!(disarmed >= 4 * EACH / 3);
@@ -289,7 +290,7 @@ mod tests {
         assert!(made && timers.disarm(armed.unwrap()));
     }
 
-    /// The steps of the thread, taken by the test.
+    /// The test takes the steps of the thread.
     #[test]
     fn the_thread_sleeps_for_the_first_deadline_and_ends_when_idle() {
         let (sender, _) = channel();
@@ -300,14 +301,14 @@ mod tests {
         let far = arm(2 * FAR);
         let NextDeadline::Sleep(ticket, until) = timers.next() else { panic!("there is one") };
         assert_eq!(until, begin + 2 * FAR);
-        // An earlier one ends the sleep; a later one does not.
+        // An earlier deadline ends the sleep; a later one does not.
         let earlier = arm(FAR);
         assert_ne!(timers.wake.ticket(), ticket);
         let NextDeadline::Sleep(ticket, until) = timers.next() else { panic!("there are two") };
         assert_eq!(until, begin + FAR);
         assert!(timers.disarm(arm(3 * FAR)) && timers.disarm(far));
         assert_eq!(timers.wake.ticket(), ticket);
-        // So does the end of the last one, once.
+        // Disarming the last one ends the sleep, too, once.
         assert!(timers.disarm(earlier));
         let roused = timers.wake.ticket();
         assert_ne!(roused, ticket);

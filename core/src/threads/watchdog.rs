@@ -1,4 +1,4 @@
-//! The watchdog: a slow tick for contexts whose requests nobody may be looking after. Ticks only
+//! The watchdog: a slow tick for contexts whose requests may have been forgotten. It ticks only
 //! while there is such a context.
 
 use std::sync::{Arc, Mutex, Weak};
@@ -20,7 +20,7 @@ pub(crate) struct Watchdog {
 struct WatchdogState {
     watched: Vec<(Weak<dyn Tenant>, Watched)>,
     alive: bool,
-    /// It sleeps for longer than a tick: a context that comes wakes it.
+    /// The watchdog sleeps for longer than a tick: a new context wakes it.
     resting: bool,
 }
 
@@ -30,12 +30,12 @@ impl Watchdog {
         Self { spawner, state: Mutex::new(state), wake: Sleep::new() }
     }
 
-    /// Watches a context until it is quiet, which it says by itself. The caller has marked it as
+    /// Watches a context until the context says that it is quiet. The caller has marked it as
     /// watched.
     pub(crate) fn add(&'static self, tenant: &Arc<dyn Tenant>) {
         let watched = Watched { words: tenant.words(), quiet: 0, starved: 0, refused: 0 };
         let mut state = lock(&self.state);
-        // Not kept alive: a context that is dropped goes at once.
+        // Not kept alive: a dropped context ends at once.
         state.watched.push((Arc::downgrade(tenant), watched));
         let (make, wake) = (!state.alive, state.resting);
         state.alive = true;
@@ -59,7 +59,7 @@ impl Watchdog {
         loop {
             let ticket = self.wake.ticket();
             std::mem::swap(&mut looked_at, &mut lock(&self.state).watched);
-            // Without the lock: what a context does may end in its program's code.
+            // Without the lock: a context may call the program's code.
             let mut calm = true;
             looked_at.retain_mut(|(tenant, watched)| {
                 let look = tenant.upgrade().map_or(Activity::Quiet, |tenant| tenant.look(watched));
@@ -69,7 +69,7 @@ impl Watchdog {
             calm_looks = if calm { calm_looks + 1 } else { 0 };
             let mut state = lock(&self.state);
             if !state.watched.is_empty() {
-                // One has come meanwhile.
+                // A context has come meanwhile.
                 calm_looks = 0;
             }
             state.watched.append(&mut looked_at);

@@ -1,5 +1,5 @@
-//! Requests that wait until an engine has room for them: in order, and passed on as a
-//! [`Handover`] has it. The thread that withdraws a request passes the next one on.
+//! Requests that wait until an engine has room for them: in order, passed on as in a [`Handover`].
+//! A thread that withdraws a request passes the next one on.
 
 use std::collections::VecDeque;
 
@@ -27,42 +27,42 @@ impl<T> Admission<T> {
         Self { line: Mutex::new(line), waiting: Handover::new() }
     }
 
-    /// No request waits, so the caller's next one may pass at once. What the caller has queued
-    /// before counts, until it was passed on.
+    /// Does no request wait, so that the caller's next one may pass at once? Requests that the
+    /// caller has queued count until they were passed on.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.ready() == 0
     }
 
-    /// Does a request wait? For a thread that has made room: [`run`](Self::run) has to follow then.
+    /// Does a request wait? For a thread that has made room, which calls [`run`](Self::run) then.
     #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
         self.waiting.waits_for_room()
     }
 
-    /// Queues a request behind the others: [`run`](Self::run) has to follow.
+    /// Queues a request behind the others. The caller calls [`run`](Self::run) afterwards.
     pub(crate) fn push_back(&self, request: T) {
         let mut line = lock(&self.line);
         line.requests.push_back(request);
         self.waiting.add();
     }
 
-    /// Queues a request before the others: [`run`](Self::run) has to follow.
+    /// Queues a request before the others. The caller calls [`run`](Self::run) afterwards.
     pub(crate) fn push_front(&self, request: T) {
         let mut line = lock(&self.line);
         line.requests.push_front(request);
         self.waiting.add();
     }
 
-    /// Takes the first request if it `may_go`. `Err`: is the line empty? By the thread that
-    /// [`run`](Self::run) calls, and [`passed`](Self::passed) has to follow.
+    /// Takes the first request if it `may_go`. `Err`: is the line empty? For the thread that
+    /// [`run`](Self::run) calls, which calls [`passed`](Self::passed) afterwards.
     pub(crate) fn take_if(&self, may_go: impl FnOnce(&T) -> bool) -> Result<T, bool> {
         let mut line = lock(&self.line);
         let first = line.requests.front().ok_or(true)?;
         if may_go(first) { line.requests.pop_front().ok_or(true) } else { Err(false) }
     }
 
-    /// What was taken was passed on, or, if it `was_withdrawn`, given up.
+    /// The taken request was passed on or, if it `was_withdrawn`, given up.
     pub(crate) fn passed(&self, was_withdrawn: bool) {
         if was_withdrawn {
             lock(&self.line).withdrawn -= 1;
@@ -70,7 +70,7 @@ impl<T> Admission<T> {
         self.waiting.sub(1);
     }
 
-    /// Asks something of the first request.
+    /// Calls `ask` with the first request.
     pub(crate) fn first<R>(&self, ask: impl FnOnce(&T) -> R) -> Option<R> {
         lock(&self.line).requests.front().map(ask)
     }
@@ -81,11 +81,11 @@ impl<T> Admission<T> {
         self.waiting.ready().saturating_add_signed(-line.withdrawn)
     }
 
-    /// One request was withdrawn: [`run`](Self::run) has to follow, as the next one may have room.
-    /// Withdrawn requests stay in the line for a while. Now and then they are removed, and given to
-    /// the caller.
+    /// One request was withdrawn. The caller calls [`run`](Self::run) afterwards, because the next
+    /// request may have room. Withdrawn requests stay in the line for a while. Now and then they
+    /// are removed, and returned to the caller.
     pub(crate) fn note_withdrawn(&self, is_withdrawn: impl Fn(&T) -> bool) -> Vec<T> {
-        /// Fewer are not worth it.
+        /// Fewer are not worth removing.
         const FEW: isize = 64;
         let mut line = lock(&self.line);
         line.withdrawn += 1;
@@ -101,7 +101,7 @@ impl<T> Admission<T> {
     }
 
     /// Calls `pass_on` until no request waits, or until there is no room for the first. `pass_on`
-    /// says whether it has left none. `may_go` says whether there is room for the first by now.
+    /// returns true if it has left none. `may_go` says whether there is room for the first now.
     pub(crate) fn run(&self, pass_on: impl FnMut() -> bool, may_go: impl FnMut() -> bool) {
         self.waiting.run(pass_on, may_go);
     }
@@ -115,14 +115,14 @@ mod loom_models {
 
     use super::Admission;
 
-    /// A request: its number, and how much room it takes.
+    /// A request: its number, and the room that it takes.
     type Sized = (u32, usize);
 
     struct Model {
         admission: Admission<Sized>,
         engine: Mutex<Vec<u32>>,
         room: AtomicUsize,
-        /// The request of number 1 is claimed, by the thread that passes it on or withdraws it.
+        /// Request 1 is claimed, by the thread that passes it on or withdraws it.
         claimed: AtomicBool,
     }
 

@@ -1,10 +1,12 @@
-//! The baton: the right to execute a context's inline lane. One holder at a time; a holder that
-//! blocks loses it. `lane/README.md` gives the states and why no wake-up is lost.
+//! The baton: the right to execute a context's inline lane. One thread holds it at a time; a holder
+//! that blocks loses it. `lane/README.md` gives the states, and the argument that no wake-up is
+//! lost.
 //!
-//! One word: `turn << 3 | WATCHED | WORK | HELD`. The turn grows with every change of holder, and
-//! the number of requests that were taken out of the queue with every one that a holder begins:
-//! their sum ([`View::at`]), seen twice, means that the holder has been in one request in between.
-//! Where a batch is begun, and not a request (the door of the kernel lane), the turn itself grows.
+//! One word: `turn << 3 | WATCHED | WORK | HELD`. The turn is incremented with every change of
+//! holder. The number of requests that were taken out of the queue grows with every request that a
+//! holder begins. If their sum ([`View::at`]) is the same in two checks, the holder has been in one
+//! request in between. Where a batch is begun, and not a request (the hand-over of the kernel
+//! lane), the turn itself is incremented.
 
 use crate::sync::{AtomicU64, Ordering, fence, fence_behind_exchange};
 
@@ -17,60 +19,60 @@ const TURN: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Baton(AtomicU64);
 
-/// Proof of holding the baton, as long as nobody has taken it away.
+/// Proof of holding the baton, as long as no thread has taken it away.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Turn(u64);
 
-/// A look at the word, by somebody who does not hold it.
+/// The value of the word, as seen by a thread that does not hold the baton.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View(u64);
 
 impl View {
-    /// Somebody holds the baton.
+    /// Does a thread hold the baton?
     pub(crate) fn is_held(self) -> bool {
         self.0 & HELD != 0
     }
 
-    /// Requests were announced since a holder last looked.
+    /// Were requests announced since a holder last checked?
     pub(crate) fn has_work(self) -> bool {
         self.0 & WORK != 0
     }
 
-    /// The watchdog looks after this context.
+    /// Does the watchdog watch this context?
     pub(crate) fn is_watched(self) -> bool {
         self.0 & WATCHED != 0
     }
 
-    /// What changes with every step of a holder.
+    /// The part that changes with every step of a holder.
     pub(crate) fn turn(self) -> u64 {
         self.0 / TURN
     }
 
-    /// The word itself, for keeping.
+    /// The word itself, to be stored.
     pub(crate) fn word(self) -> u64 {
         self.0
     }
 
-    /// With the number of requests that holders have taken out of their queue, which grows with
-    /// every one that a holder begins.
+    /// Adds the number of requests that holders have taken out of their queue, which grows with
+    /// every request that a holder begins.
     pub(crate) fn at(self, taken: u64) -> Self {
         Self(self.0.wrapping_add(taken.wrapping_mul(TURN)))
     }
 
-    /// Held, and by the same turn as in `earlier`.
+    /// Is the baton held, in the same turn as in `earlier`?
     pub(crate) fn is_stuck_since(self, earlier: View) -> bool {
         self.is_held() && self.0 / TURN == earlier.0 / TURN && earlier.is_held()
     }
 }
 
-/// How a [`Baton::release`] went.
+/// The result of a [`Baton::release`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Nobody holds the baton, and nothing waits.
+    /// No thread holds the baton, and no request waits.
     Free,
     /// Requests were announced meanwhile: still held.
     Work(Turn),
-    /// It had been taken away.
+    /// The baton had been taken away.
     Lost,
 }
 
@@ -79,34 +81,34 @@ impl Baton {
         Self(AtomicU64::new(0))
     }
 
-    /// Says that requests were pushed. If the view before is not held, the caller
-    /// must see to it that somebody takes the baton.
+    /// Announces pushed requests. If the returned view is not held, the caller has to find a thread
+    /// that takes the baton.
     #[inline]
     pub(crate) fn announce(&self) -> View {
-        // The word is only read while its holder, or the next one, has more to do than this.
+        // The word is only read while requests are already announced to its holder, or to the next
+        // one.
         if View(self.0.load(Ordering::Relaxed)).has_work() {
-            // Pairs with the fences in `take` and `look_again`: who clears the mark seen here sees
-            // the pushed entries then.
+            // Pairs with the fences in `take` and `look_again`: a thread that clears the mark seen
+            // here sees the pushed entries.
             fence(Ordering::SeqCst);
-            // In one order with the flag of sleepers, as below.
+            // Ordered with the sleepers' flag, as below.
             let now = View(self.0.load(Ordering::SeqCst));
             if now.has_work() {
                 return now;
             }
         }
-        // Release: the thread that takes the baton sees the pushed entries. In one order with the
-        // flag of sleepers: either the submitter sees a sleeper, or that one sees the work.
+        // Release: the thread that takes the baton sees the pushed entries. Ordered with the
+        // sleepers' flag: either the submitter sees a sleeper, or the sleeper sees the work.
         View(self.0.fetch_or(WORK, Ordering::SeqCst))
     }
 
-    /// The word as it is now.
+    /// The current value of the word.
     #[inline]
     pub(crate) fn view(&self) -> View {
         View(self.0.load(Ordering::SeqCst))
     }
 
-    /// Takes a free baton. Whatever was announced before is found by looking into the queue after
-    /// this.
+    /// Takes a free baton. Requests that were announced before are in the queue after this.
     #[inline]
     pub(crate) fn take(&self) -> Option<Turn> {
         let turn = self.take_unfenced()?;
@@ -128,14 +130,14 @@ impl Baton {
         None
     }
 
-    /// Has nobody taken it away since this turn began?
+    /// Is the baton still held in this turn?
     #[inline]
     pub(crate) fn is_held_in(&self, turn: &Turn) -> bool {
         let now = self.0.load(Ordering::Relaxed);
         now / TURN == turn.0 && now & HELD != 0
     }
 
-    /// Changes the word of a holder, unless the baton was taken away.
+    /// Changes a holder's word, unless the baton was taken away.
     #[inline]
     fn update(&self, turn: &Turn, f: impl Fn(u64) -> Option<u64>) -> Result<u64, bool> {
         let mut now = self.0.load(Ordering::Relaxed);
@@ -151,14 +153,14 @@ impl Baton {
         }
     }
 
-    /// On to the next batch: a new turn. `None` if the baton was taken away.
+    /// Begins the next batch: a new turn. `None` if the baton was taken away.
     #[inline]
     pub(crate) fn proceed(&self, turn: Turn) -> Option<Turn> {
         self.update(&turn, |now| Some(now.wrapping_add(TURN))).ok().map(|now| Turn(now / TURN))
     }
 
-    /// Takes note of all announcements: a new turn, and whatever was announced before is found by
-    /// looking into the queue after this. `None` if the baton was taken away.
+    /// Clears the announcements and begins a new turn. Requests that were announced before are in
+    /// the queue after this. `None` if the baton was taken away.
     #[inline]
     pub(crate) fn look_again(&self, turn: Turn) -> Option<Turn> {
         let now = self.update(&turn, |now| Some((now & !WORK).wrapping_add(TURN))).ok()?;
@@ -167,7 +169,7 @@ impl Baton {
         Some(Turn(now / TURN))
     }
 
-    /// Gives the baton back after having found the queue empty.
+    /// Gives the baton back after the queue was found empty.
     #[inline]
     pub(crate) fn release(&self, turn: Turn) -> Release {
         match self.update(&turn, |now| (now & WORK == 0).then_some(now & !HELD)) {
@@ -177,16 +179,16 @@ impl Baton {
         }
     }
 
-    /// Gives the baton back although requests may be left, and says so to the next holder.
+    /// Gives the baton back although requests may be left, and announces them to the next holder.
     /// False if it had been taken away.
     #[inline]
     pub(crate) fn leave(&self, turn: Turn) -> bool {
         self.update(&turn, |now| Some(now & !HELD | WORK)).is_ok()
     }
 
-    /// Takes the baton away from the holder seen in `stuck`, if holders have not `taken` more by
-    /// now. Exactly one of the two wins: the holder's next step on its turn, or this. The baton is
-    /// free then, with work announced.
+    /// Takes the baton away from the holder seen in `stuck`, unless holders have `taken` more
+    /// since. Either the holder's next step on its turn succeeds, or this does. After this the
+    /// baton is free, with work announced.
     pub(crate) fn steal(&self, stuck: View, taken: u64) -> bool {
         let mut now = self.0.load(Ordering::Relaxed);
         while now & HELD != 0 && View(now).at(taken).0 / TURN == stuck.0 / TURN {
@@ -260,8 +262,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: two threads that both believe to hold the same turn, or the baton
-    //! free, with nothing announced, and a request left in the ring.
+    //! A failure would be: two threads that both believe to hold the same turn; or the baton free,
+    //! with nothing announced, and a request left in the ring.
 
     use super::{Baton, Release, Turn, View};
     use crate::queue::IndexRing;
@@ -286,7 +288,7 @@ mod loom_models {
             })
         }
 
-        /// Push, announce, and serve if nobody holds the baton: what submit and a worker do.
+        /// Push, announce, and serve if no thread holds the baton, as submit and a worker do.
         fn submit(&self, slot: u32) {
             self.ring.push(&[slot]);
             if !self.baton.announce().is_held()
@@ -386,8 +388,8 @@ mod loom_models {
         });
     }
 
-    /// What a submitter announces is seen, also where it finds it announced already and only reads
-    /// the word.
+    /// Announced requests are seen, also if they were announced already and the submitter only
+    /// reads the word.
     fn submit_behind_a_holder(announce: impl Fn(&Baton) -> View + Send + Sync + 'static) {
         loom::model(move || {
             let model = Model::new();
@@ -422,7 +424,7 @@ mod loom_models {
         });
     }
 
-    /// A submitter finds announced already what another one has pushed, and nobody holds the baton
+    /// A submitter finds another one's requests announced already, and no thread holds the baton
     /// yet.
     fn submit_before_a_holder(take: impl Fn(&Baton) -> Option<Turn> + Send + Sync + 'static) {
         loom::model(move || {
@@ -430,8 +432,8 @@ mod loom_models {
             model.ring.push(&[0]);
             model.baton.announce();
             let other = Arc::clone(&model);
-            // It was announced before: a thread that sees that it is not held leaves it to the one
-            // that comes for that.
+            // Announced before: a thread that sees a free baton leaves it to the thread that comes
+            // for that announcement.
             let submitter = thread::spawn(move || {
                 other.ring.push(&[1]);
                 other.baton.announce().has_work()
@@ -452,14 +454,14 @@ mod loom_models {
         submit_before_a_holder(Baton::take);
     }
 
-    /// Canary: a holder that takes the baton, and looks into the queue without a fence.
+    /// Canary: a holder that takes the baton, and checks the queue without a fence.
     #[test]
     #[should_panic(expected = "left behind")]
     fn loom_canary_taking_without_a_fence_leaves_a_request_behind() {
         submit_before_a_holder(Baton::take_unfenced);
     }
 
-    /// Canary: a holder that releases with a plain store loses what was announced meanwhile.
+    /// Canary: a holder that releases with a plain store loses later announcements.
     #[test]
     #[should_panic(expected = "left behind")]
     fn loom_canary_release_by_store_leaves_a_request_behind() {

@@ -1,13 +1,12 @@
-//! Handing requests on that are ready: one thread at a time, so that they keep their order.
+//! Hands on requests that are ready, by one thread at a time, so that they keep their order.
 //!
-//! A thread that finds another one at it leaves its requests to that one. What is left because
-//! there is no room is handed over by the thread that makes room. What is left because another
-//! thread has a lock is handed over by that thread: each one that gives the lock back calls
-//! [`Handover::run`] after it.
+//! A thread that finds another one handing over leaves its requests to it. If there is no room, the
+//! thread that makes room hands over the rest. If another thread has a lock, that thread does it:
+//! each thread that releases the lock calls [`Handover::run`] afterwards.
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// How many requests are ready, and whether a thread hands them over.
+/// The number of ready requests, and whether a thread hands them over.
 #[derive(Debug)]
 pub struct Handover {
     ready: AtomicUsize,
@@ -15,19 +14,19 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// None is ready.
+    /// A handover without ready requests.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         Self { ready: AtomicUsize::new(0), busy: AtomicBool::new(false) }
     }
 
-    /// A request is ready: [`run`](Self::run) has to follow.
+    /// A request is ready. The caller calls [`run`](Self::run) afterwards.
     #[inline]
     pub fn add(&self) {
         self.ready.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of ready requests: a hint. What the calling thread has added counts.
+    /// The number of ready requests: a hint. Requests that the calling thread has added count.
     #[inline]
     pub fn ready(&self) -> usize {
         self.ready.load(Ordering::Relaxed)
@@ -39,7 +38,7 @@ impl Handover {
         self.ready.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Is a request ready? For a thread that has made room: [`run`](Self::run) has to follow then.
+    /// Is a request ready? For a thread that has made room, which calls [`run`](Self::run) then.
     #[inline]
     pub fn waits_for_room(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -47,11 +46,11 @@ impl Handover {
     }
 
     /// Calls `hand_over` until nothing is ready, or until there is no room. `hand_over` says
-    /// whether there was room for all, and `has_room` whether there is some by now.
+    /// whether there was room for all, and `has_room` whether there is some now.
     pub fn run(&self, mut hand_over: impl FnMut() -> bool, mut has_room: impl FnMut() -> bool) {
         while self.ready() > 0 && !self.busy.swap(true, Ordering::AcqRel) {
             let all = hand_over();
-            // Not a plain store: a thread that has found this one here is seen with what it added.
+            // Not a plain store: an exchange sees what a thread has added that found this one here.
             self.busy.swap(false, Ordering::AcqRel);
             if !all {
                 // A thread that makes room comes by, but has found this one here.
@@ -119,7 +118,7 @@ mod loom_models {
             self.handover.run(|| self.hand_over(), || self.has_room());
         }
 
-        /// As a ring has it: without waiting for the lock of the queue.
+        /// As in a ring: without waiting for the lock of the queue.
         fn run_without_waiting(&self) {
             let hand_over = || loop {
                 let Ok(mut queue) = self.queue.try_lock() else { return false };
@@ -137,7 +136,7 @@ mod loom_models {
         /// A thread that needs the lock for something else.
         fn settle(&self, passes_on: bool) {
             let queue = self.queue.lock().unwrap();
-            // Something that the other thread does, too, so that the model stops here.
+            // A step of the other thread, too, so that the model switches here.
             self.handover.ready.fetch_add(0, Ordering::Relaxed);
             drop(queue);
             if passes_on {

@@ -1,12 +1,12 @@
-//! A request that its submitter leaves for its own wait: the usual case of a program that submits
-//! one and waits for it, in one atomic step each.
+//! A request that its submitter leaves for its own wait. This is the usual case of a program that
+//! submits one request and waits for it; it takes one atomic step each.
 //!
 //! One word: `use << 12 | WATCHED | ALONE | slot + 1`. The thread that takes the slot out of the
-//! word has it: a waiter that executes it, a submitter that needs the ring instead because more has
-//! come, the watchdog that finds it lying about, or a cancel. The count of uses makes every word a
-//! different one. A slot that is here with the mark `ALONE` is the only request of its context that
-//! waits to be executed: no other was held when it was left, and the thread that submits one that
-//! goes elsewhere takes it out first. Its waiter need not look anywhere else.
+//! word has the request. That is a waiter that executes it, a submitter that has more and uses the
+//! ring, the watchdog, or a cancel. The count of uses makes every word a different one. A slot with
+//! the mark `ALONE` is the only request of its context that waits to be executed. No other slot was
+//! held when it was put here, and a thread that submits to another lane takes it out first. So its
+//! waiter need not check other lanes.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -18,11 +18,11 @@ const USE: u64 = 1 << 12;
 #[derive(Debug)]
 pub(crate) struct Mailbox(AtomicU64);
 
-/// What was taken.
+/// The slot that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) slot: u32,
-    /// Grows by one with each request.
+    /// Counts the requests.
     pub(crate) number: u64,
 }
 
@@ -31,18 +31,19 @@ impl Mailbox {
         Self(AtomicU64::new(0))
     }
 
-    /// Is there nothing? A hint.
+    /// Is the mailbox empty? A hint.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::SeqCst) & SLOT == 0
     }
 
-    /// The word, for seeing whether it is still the same later.
+    /// The word, to check later whether it is the same.
     pub(crate) fn word(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Leaves a slot here, the only one that is held or not. `Some(watched)` if nothing was here.
+    /// Puts a slot here; `alone`: it is the only held one. `Some(watched)` if the mailbox was
+    /// empty.
     #[inline]
     pub(crate) fn put(&self, slot: u32, alone: bool) -> Option<bool> {
         let now = self.0.load(Ordering::Relaxed);
@@ -51,18 +52,18 @@ impl Mailbox {
             return None;
         }
         let next = (now | field | if alone { ALONE } else { 0 }).wrapping_add(USE);
-        // Release: the slot's contents. In one order with the flag of sleepers, as for the baton.
+        // Release: the slot's contents. Ordered with the sleepers' flag, as for the baton.
         let swap = self.0.compare_exchange(now, next, Ordering::SeqCst, Ordering::Relaxed);
         swap.ok().map(|now| now & WATCHED != 0)
     }
 
-    /// Takes what is here.
+    /// Takes the slot.
     #[inline]
     pub(crate) fn take(&self) -> Option<Taken> {
         self.take_if(|_| true)
     }
 
-    /// Takes what is here if the context has no other that waits to be executed.
+    /// Takes the slot if no other request of the context waits to be executed.
     #[inline(always)]
     pub(crate) fn take_alone(&self) -> Option<Taken> {
         let now = self.0.load(Ordering::Acquire);
@@ -75,7 +76,7 @@ impl Mailbox {
         Some(Taken { slot: slot as u32, number: now / USE })
     }
 
-    /// Takes a certain slot, if `still` says of it what is to be true when it is taken.
+    /// Takes a certain slot, if `still` is true of it at that moment.
     pub(crate) fn remove(&self, slot: u32, still: impl Fn() -> bool) -> bool {
         self.take_if(|here| here == slot && still()).is_some()
     }
@@ -96,12 +97,12 @@ impl Mailbox {
         }
     }
 
-    /// Marks it as watched. True for the one caller that has to tell the watchdog.
+    /// Marks the mailbox as watched. True for the one caller that has to tell the watchdog.
     pub(crate) fn watch(&self) -> bool {
         self.0.fetch_or(WATCHED, Ordering::AcqRel) & WATCHED == 0
     }
 
-    /// Ends the watch if nothing is here.
+    /// Ends the watch if the mailbox is empty.
     pub(crate) fn unwatch(&self) -> bool {
         let now = self.0.load(Ordering::Relaxed);
         let swap =
@@ -153,8 +154,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a slot taken by two, or by nobody, or a request left here that
-    //! nobody watches.
+    //! A failure would be: a slot taken by two threads, or by none, or a request left here that is
+    //! not watched.
 
     use super::Mailbox;
     use loom::sync::Arc;
@@ -193,7 +194,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: an end of the watch by a plain store forgets a slot.
+    /// Canary: ending the watch by a plain store loses a slot.
     #[test]
     #[should_panic(expected = "forgotten")]
     fn loom_canary_unwatch_by_store_forgets_a_slot() {

@@ -1,5 +1,5 @@
 //! Small protocols between threads, one file each: one word or two, its states, and loom models
-//! that hold it. They know nothing of lanes, and learn nothing.
+//! that prove it. They do not know lanes, and learn nothing.
 
 pub(crate) mod admission;
 pub(crate) mod baton;

@@ -1,12 +1,12 @@
-//! How many workers read what is on its way from the device: one, and another for each that is
-//! stuck.
+//! The number of workers that read pages on their way from the device: one, and another for each
+//! that is stuck.
 
 use crate::sync::{AtomicUsize, Ordering, fence};
 
 #[derive(Debug)]
 pub(crate) struct Readers {
     at_it: AtomicUsize,
-    /// One more than were found stuck.
+    /// The number of stuck readers, plus one.
     most: AtomicUsize,
 }
 
@@ -15,17 +15,17 @@ impl Readers {
         Self { at_it: AtomicUsize::new(0), most: AtomicUsize::new(1) }
     }
 
-    /// Asked after a push: is a reader to be called for it? No: one that is there sees it before it
-    /// goes, or right after.
+    /// Asked after a push: must a reader be called for it? If not, a present reader sees it before
+    /// it leaves, or right after.
     #[inline]
     pub(crate) fn are_too_few(&self) -> bool {
-        // Pairs with the one in `leave`: either the push is seen there, or here that there is
-        // nobody.
+        // Pairs with the fence in `leave`: either that reader sees the push, or this thread sees
+        // that there is no reader.
         fence(Ordering::SeqCst);
         self.at_it.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
 
-    /// Becomes one of them, unless they are enough.
+    /// Becomes a reader, unless there are enough.
     pub(crate) fn enter(&self) -> bool {
         // As in `are_too_few`: a reader that leaves meanwhile sees what the caller has seen.
         fence(Ordering::SeqCst);
@@ -43,11 +43,11 @@ impl Readers {
         false
     }
 
-    /// Is none any more. The caller looks afterwards whether there is something left, and whether
-    /// they [are too few](Self::are_too_few) for it.
+    /// Stops being a reader. The caller checks afterwards whether requests are left, and whether
+    /// readers [are too few](Self::are_too_few) for them.
     pub(crate) fn leave(&self) {
         let others = self.at_it.fetch_sub(1, Ordering::AcqRel) - 1;
-        // It is not stuck, whatever the others are.
+        // This reader is not stuck, whatever the others are.
         let most = self.most.load(Ordering::Relaxed);
         if most > others + 1 {
             self.most.store(others + 1, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl Readers {
         fence(Ordering::SeqCst);
     }
 
-    /// Requests wait, and none was taken for long: another one may come.
+    /// Requests wait, and none was taken for long: another reader may come.
     pub(crate) fn are_stuck(&self) {
         self.most.store(self.at_it.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
@@ -82,8 +82,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a request that was pushed, and neither read nor seen by who has to
-    //! call a reader for it.
+    //! A failure would be: a request that was pushed, and neither read nor seen by the thread that
+    //! has to call a reader.
 
     use super::Readers;
     use crate::queue::IndexRing;
@@ -99,7 +99,7 @@ mod loom_models {
     }
 
     impl Model {
-        /// A worker's turns, until there is nothing that it would be called for.
+        /// A worker's turns, until it would not be called any more.
         fn work(&self, leave: impl Fn(&Readers)) {
             while !self.coming.is_empty() && self.readers.enter() {
                 let before = self.read.load(Ordering::Relaxed);
@@ -108,15 +108,15 @@ mod loom_models {
                 }
                 leave(&self.readers);
                 if self.read.load(Ordering::Relaxed) == before {
-                    // Its cell is not written yet.
+                    // The cell is not written yet.
                     thread::yield_now();
                 }
             }
         }
     }
 
-    /// A reader is at its end while another request comes; who pushes it is the next reader if one
-    /// is missing.
+    /// A reader leaves while another request comes. The pushing thread becomes the next reader if
+    /// none is there.
     fn a_push_while_a_reader_leaves(leave: fn(&Readers)) {
         loom::model(move || {
             let coming = IndexRing::new(2);
@@ -139,7 +139,7 @@ mod loom_models {
         a_push_while_a_reader_leaves(Readers::leave);
     }
 
-    /// Canary: a reader that looks without a fence.
+    /// Canary: a reader that checks without a fence.
     #[test]
     #[should_panic(expected = "forgotten")]
     fn loom_canary_a_reader_that_leaves_without_a_fence_forgets_one() {
@@ -148,8 +148,8 @@ mod loom_models {
         });
     }
 
-    /// Two workers that were called at the same time: the thread that finds the other one there may
-    /// go.
+    /// Two workers were called at the same time: the thread that finds the other one there may
+    /// leave.
     #[test]
     fn loom_who_is_one_too_many_leaves_it_to_the_other() {
         loom::model(|| {

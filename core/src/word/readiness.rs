@@ -1,11 +1,11 @@
-//! When a descriptor has to say what is true: one that is readable while there are completions.
+//! When a descriptor has to be changed so that it is readable while there are completions.
 //!
-//! It is an eventfd. Keeping it true is two system calls for each time that a queue fills and
-//! empties, and most programs never look. So it is kept only while there are watchers: threads in
-//! poll(2) or select(2), and, permanently, an epoll that has the descriptor and any watcher that is
-//! not seen.
+//! The descriptor is an eventfd. Keeping it true costs two system calls for each time that a queue
+//! fills and empties, and most programs never look. So it is kept only while there are watchers:
+//! threads in poll(2) or select(2) and, permanently, an epoll with the descriptor, and any watcher
+//! that cannot be seen.
 //!
-//! The queue has a lock. The thread that gives it back makes the descriptor true (`settle`). A
+//! The queue has a lock. The thread that releases it makes the descriptor true (`settle`). A
 //! watcher announces itself before it looks:
 //!
 //! | gives the lock back | begins to watch |
@@ -15,7 +15,8 @@
 //! | fence | locks, if nobody has the lock, and settles |
 //! | reads the watchers again, and settles again if that changes something | sleeps |
 //!
-//! A watcher that does not get the lock leaves it to the holder, whose second look sees it.
+//! A watcher that does not get the lock leaves the work to the holder, whose second check sees the
+//! watcher.
 
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -25,12 +26,12 @@ pub struct Readiness {
     /// The descriptor is readable. Changed under the lock only.
     readable: AtomicBool,
     watchers: AtomicU32,
-    /// One of the watchers never goes.
+    /// One of the watchers is permanent.
     stays: AtomicBool,
 }
 
 impl Readiness {
-    /// Nobody watches, and it is not readable.
+    /// There are no watchers, and the descriptor is not readable.
     #[allow(clippy::new_without_default, reason = "made in one place")]
     pub fn new() -> Self {
         Self {
@@ -40,7 +41,7 @@ impl Readiness {
         }
     }
 
-    /// Is it readable?
+    /// Is the descriptor readable?
     #[inline]
     pub fn is_readable(&self) -> bool {
         self.readable.load(Ordering::Relaxed)
@@ -51,8 +52,8 @@ impl Readiness {
         has && (self.is_readable() || self.watchers.load(Ordering::Relaxed) > 0)
     }
 
-    /// Under the lock: what the descriptor has to become, if it is not that already. `has`: there
-    /// are completions.
+    /// Under the lock: the new state of the descriptor, if it has to change. `has`: there are
+    /// completions.
     #[inline]
     pub fn settle(&self, has: bool) -> Option<bool> {
         let should = self.should_be_readable(has);
@@ -63,14 +64,14 @@ impl Readiness {
         Some(should)
     }
 
-    /// Under the lock, where nothing has to change: is the descriptor to be made readable once more
-    /// for each completion? A permanent watcher may be woken by edges only (epoll(7), `EPOLLET`).
+    /// Under the lock, if the state need not change: must the descriptor be made readable once more
+    /// for each completion? A permanent watcher may be edge-triggered (epoll(7), `EPOLLET`).
     #[inline]
     pub fn repeats(&self) -> bool {
         self.is_readable() && self.stays.load(Ordering::Relaxed)
     }
 
-    /// Right after the lock was given back: is it to be taken once more?
+    /// Right after the lock was released: must it be taken once more?
     #[inline]
     pub fn has_missed(&self, has: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);
@@ -84,12 +85,12 @@ impl Readiness {
         fence(Ordering::SeqCst);
     }
 
-    /// A watcher goes.
+    /// A watcher leaves.
     pub fn unwatch(&self) {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A permanent watcher comes. True: from now on.
+    /// A permanent watcher comes. True if it is the first.
     pub fn watch_for_ever(&self) -> bool {
         let first = !self.stays.swap(true, Ordering::Relaxed);
         if first {
@@ -138,7 +139,7 @@ mod loom_models {
 
     use super::*;
 
-    /// A ring: completions under a lock, and an eventfd that counts.
+    /// A model ring: completions under a lock, and an eventfd that counts.
     struct ReadinessModel {
         readiness: Readiness,
         lock: Mutex<()>,
@@ -222,7 +223,7 @@ mod loom_models {
             ring.post(true);
             let other = Arc::clone(&ring);
             let poster = thread::spawn(move || other.post(true));
-            // The program reaps the first, and calls.
+            // The program reaps the first, and makes a call.
             ring.completions.fetch_sub(1, Ordering::AcqRel);
             if let Ok(held) = ring.lock.try_lock() {
                 ring.settle();

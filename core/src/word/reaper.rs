@@ -1,18 +1,19 @@
-//! The right to collect a kernel lane's completions: one thread at a time, asleep or awake.
+//! The right to collect a kernel lane's completions: one thread at a time has it, asleep or awake.
 //!
-//! While requests are in flight, a thread that waits has to have it. The thread that gives it up
+//! While requests are in flight, a waiting thread has to have the right. A thread that gives it up
 //! wakes threads that sleep elsewhere. These have registered as sleepers of the completion queue
-//! first, and looked at this word afterwards. So either the leaver sees the sleeper, or the sleeper
-//! sees the word free.
+//! first, and read this word afterwards. So either the thread that gives up the right sees the
+//! sleeper, or the sleeper sees that the right is free.
 //!
-//! A signal handler may leave the sleep by a jump (siglongjmp(3)), and nobody gives the right up
-//! then. So a sleeping holder's word names its thread. When that thread wants the right again, it
-//! takes it from its own sleep, which is over, or interrupted by the handler that asks.
+//! A signal handler may leave the sleep by a jump (siglongjmp(3)), and then nobody gives the right
+//! up. So the word names the thread that sleeps with the right. When that thread wants the right
+//! again, it takes it from its own sleep. That sleep is over, or interrupted by the handler that
+//! asks.
 
 use crate::queue::Completions;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence, this_thread};
 
-/// Nobody has the right. A thread has it and is awake.
+/// `FREE`: no thread has the right. `AWAKE`: a thread has it and is awake.
 const FREE: usize = 0;
 const AWAKE: usize = 1;
 
@@ -20,11 +21,11 @@ const AWAKE: usize = 1;
 pub(crate) struct Reaper {
     /// [`FREE`], [`AWAKE`], or the thread that sleeps with the right.
     holder: AtomicUsize,
-    /// Somebody wanted the right while another had it.
+    /// A thread wanted the right while another had it.
     wanted: AtomicBool,
 }
 
-/// The right, given up on drop: followed by [`Reaper::pass_on`].
+/// The right, given up on drop: [`Reaper::pass_on`] has to follow.
 #[derive(Debug)]
 pub(crate) struct Reaping<'a> {
     reaper: &'a Reaper,
@@ -36,22 +37,23 @@ impl Reaper {
         Self { holder: AtomicUsize::new(FREE), wanted: AtomicBool::new(false) }
     }
 
-    /// Takes the right, if nobody has it but a sleep of this thread's.
+    /// Takes the right, if it is free, or held by a sleep of this thread.
     #[inline]
     pub(crate) fn take(&self) -> Option<Reaping<'_>> {
-        // The load first, so that threads that only look do not take the line from the holder.
+        // The load first, so that threads that only check do not take the cache line from the
+        // holder.
         let holder = self.holder.load(Ordering::Relaxed);
         if holder != FREE && (holder == AWAKE || holder != this_thread()) {
             return None;
         }
         let taken =
             self.holder.compare_exchange(holder, AWAKE, Ordering::Acquire, Ordering::Relaxed);
-        // Made only now: the drop of one gives the right up.
+        // Made only now: dropping one gives the right up.
         taken.is_ok().then(|| Reaping { reaper: self, is_held: true })
     }
 
-    /// As [`Reaper::take`], by somebody who is told of completions once. `None`: who has the right
-    /// finds out by [`Reaper::was_wanted`].
+    /// As [`Reaper::take`], for a thread that is told of completions once. `None`: the holder finds
+    /// out by [`Reaper::was_wanted`].
     pub(crate) fn take_or_be_missed(&self) -> Option<Reaping<'_>> {
         self.take().or_else(|| {
             self.wanted.store(true, Ordering::Relaxed);
@@ -59,16 +61,17 @@ impl Reaper {
         })
     }
 
-    /// Asked after [`Reaper::pass_on`]: there is somebody to be called.
+    /// Asked after [`Reaper::pass_on`]: did a thread want the right, which has to be called?
     #[inline]
     pub(crate) fn was_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::AcqRel)
     }
 
-    /// Nobody has it: a thread that is about to sleep elsewhere, and is known to, asks this.
+    /// Is the right free? Asked by a thread that is registered as a sleeper, and about to sleep
+    /// elsewhere.
     pub(crate) fn is_free(&self) -> bool {
-        // Pairs with the fence in `pass_on`: of two threads that each write their own word and then
-        // read the other's, one at least reads what was written.
+        // Pairs with the fence in `pass_on`. Two threads each write their own word, and then read
+        // the other's: at least one reads what was written.
         fence(Ordering::SeqCst);
         self.holder.load(Ordering::Relaxed) == FREE
     }
@@ -78,7 +81,8 @@ impl Reaper {
         completions.has_sleepers()
     }
 
-    /// The right was given up while requests are in flight: somebody who sleeps elsewhere takes it.
+    /// The right was given up while requests are in flight: wakes a thread that sleeps elsewhere,
+    /// which takes it.
     pub(crate) fn pass_on(&self, completions: &Completions) {
         if Self::sees_sleepers(completions) {
             completions.wake_now();
@@ -98,7 +102,7 @@ impl Reaping<'_> {
         slept
     }
 
-    /// False: a signal handler has taken it from the sleep.
+    /// Does this thread still have the right? A signal handler may have taken it during the sleep.
     #[cfg(not(loom))]
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
@@ -128,7 +132,7 @@ mod tests {
         assert!(reaper.take().is_none() && is_taken_by_another_thread(&reaper));
         assert_eq!(right.asleep(|| 7), 7);
         assert!(right.is_held() && reaper.take().is_none());
-        // A signal handler's jump: the thread comes again, and what is behind the sleep never runs.
+        // A signal handler's jump: the thread comes again, and the code after the sleep never runs.
         right.asleep(|| {
             assert!(is_taken_by_another_thread(&reaper));
             drop(reaper.take().expect("from the sleep"));
@@ -145,8 +149,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a thread that is never woken while requests are in flight and
-    //! nobody collects them.
+    //! A failure would be: a thread that is never woken while requests are in flight and nobody
+    //! collects them.
 
     use std::cell::Cell;
 
@@ -186,7 +190,7 @@ mod loom_models {
         is_exclusive(Reaper::take);
     }
 
-    /// One that gives up a right that it did not get.
+    /// A thread that gives up a right that it did not get.
     #[test]
     #[should_panic(expected = "two have it")]
     fn loom_a_thread_that_gives_up_what_it_did_not_get() {
@@ -200,8 +204,8 @@ mod loom_models {
     }
 
     /// A submitter hands over, and copies a part of the request only afterwards. The thread that
-    /// collects the completion is to find that part. `has_the_right`: the submitter has the right
-    /// to collect meanwhile; it copies first if another thread has it.
+    /// collects the completion has to find that part. `has_the_right`: the submitter has the right
+    /// to collect meanwhile. If another thread has it, the submitter copies first.
     fn is_whole(has_the_right: bool) {
         loom::model(move || {
             let reaper = Arc::new(Reaper::new());
@@ -267,8 +271,8 @@ mod loom_models {
         });
     }
 
-    /// The leaver sees the sleeper, or the sleeper, who looks before or after it is known to
-    /// sleep, the free flag.
+    /// Either the thread that leaves sees the sleeper, or the sleeper sees the free right. The
+    /// sleeper checks before or after it is registered.
     fn one_sees_the_other(looks_after: bool) {
         loom::model(move || {
             let (reaper, completions) = reaper_and_queue();
@@ -281,7 +285,7 @@ mod loom_models {
                 let after = Cell::new(false);
                 let stay_up = || {
                     after.set(other.is_free());
-                    // It stays known to sleep, as one that sleeps does.
+                    // It stays registered, as a sleeping thread does.
                     while !leaver_has_looked.load(Ordering::Acquire) {
                         thread::yield_now();
                     }
@@ -309,8 +313,8 @@ mod loom_models {
         one_sees_the_other(true);
     }
 
-    /// Something completes, and who is told of it wants to collect while another is at its end.
-    /// `looks`: that one looks whether it was wanted.
+    /// A request completes. The thread that is told of it wants to collect while another is about
+    /// to give up the right. `looks`: that thread checks whether the right was wanted.
     fn what_has_completed_is_collected(looks: bool) {
         loom::model(move || {
             let (reaper, completions) = reaper_and_queue();
@@ -334,7 +338,7 @@ mod loom_models {
         what_has_completed_is_collected(true);
     }
 
-    /// Collects what has completed, gives the right up, and calls the loop if that has wanted it.
+    /// Collects completions, gives the right up, and calls the loop if it has wanted the right.
     fn collect(
         right: Reaping<'_>,
         reaper: &Reaper,
@@ -349,9 +353,9 @@ mod loom_models {
         }
     }
 
-    /// The kernel completes a request, and then counts its eventfd up. An event loop was woken by
-    /// that, or by something else, and collects. Before it sleeps until the eventfd is counted up,
-    /// it drains that, and collects; so does another thread.
+    /// The kernel completes a request, and then counts its eventfd up. That, or something else, has
+    /// woken an event loop, which collects. Before it sleeps until the eventfd is counted up, it
+    /// drains the eventfd and collects. Another thread does the same.
     fn a_loop_is_woken_for_what_is_left(drains_first: bool) {
         loom::model(move || {
             let (reaper, queue) = reaper_and_queue();
@@ -374,7 +378,7 @@ mod loom_models {
                 }
             };
             if drains_first {
-                // Its program has its answer, and comes again.
+                // The loop's program has its answer, and comes again.
                 collect_if_free();
                 words.1.swap(0, Ordering::AcqRel);
             }
@@ -394,21 +398,22 @@ mod loom_models {
         a_loop_is_woken_for_what_is_left(true);
     }
 
-    /// Canary: what is drained after the look may be what was not seen.
+    /// Canary: a loop that drains the eventfd after collecting may drain the signal for a
+    /// completion that it has not seen.
     #[test]
     #[should_panic(expected = "it sleeps beside a completion")]
     fn loom_canary_a_loop_that_drains_afterwards_sleeps_on() {
         a_loop_is_woken_for_what_is_left(false);
     }
 
-    /// Canary: who gives up the right has to look.
+    /// Canary: a thread that gives up the right without checking leaves a completion.
     #[test]
     #[should_panic(expected = "nobody collects")]
     fn loom_canary_a_holder_that_does_not_look_leaves_a_completion() {
         what_has_completed_is_collected(false);
     }
 
-    /// Canary: who looks only before it is known to sleep is left asleep.
+    /// Canary: a thread that checks only before it is registered is left asleep.
     #[test]
     #[should_panic(expected = "neither sees the other")]
     fn loom_canary_looking_before_is_too_early() {

@@ -1,35 +1,36 @@
-//! Fsyncs of one descriptor that come while one is under way: they wait for it, and then one call
-//! does for all of them. What databases call a group commit: each would have had the device write
-//! out its cache.
+//! Fsyncs of one descriptor that come while one is under way. They wait for it, and then one call
+//! serves all of them. Databases call it a group commit: each alone would have the device flush its
+//! cache.
 //!
-//! A few seats, one for each descriptor that is being synced. A seat is one word: `fd << 33 |
-//! (newest waiting slot + 1) << 1 | TAKEN`; the waiting ones are linked through their slots. An
-//! fsync never counts for one that came after it had begun: only for those that the thread at the
-//! seat took out of the word before.
+//! There are a few seats, one for each descriptor that is being synced. A seat is one word: `fd <<
+//! 33 | (newest waiting slot + 1) << 1 | TAKEN`. Waiting slots are linked. A call serves only
+//! fsyncs that came before it began: those that the thread at the seat has taken out of the word
+//! before.
 
 use crate::sync::{AtomicU64, Ordering};
 
 const TAKEN: u64 = 1;
 const SLOT: u64 = 0xffff_ffff << 1;
 const FD_SHIFT: u32 = 33;
-/// Descriptors that are synced at the same time; for one more nobody waits.
+/// Descriptors that can be synced at the same time with others waiting; for a further one, none
+/// waits.
 const SEATS: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Seats([AtomicU64; SEATS]);
 
-/// What becomes of an fsync.
+/// What an arriving fsync does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Its thread has this seat: it executes, and then for those who wait.
+    /// The calling thread has this seat: it executes the fsync, and then those that wait.
     Leads(usize),
-    /// It is linked to one that is under way, whose thread executes it.
+    /// The fsync is linked to one that is under way, whose thread executes it.
     Waits,
-    /// No seat is free: its thread executes it, and that is all.
+    /// No seat is free: the calling thread executes this fsync only.
     Alone,
 }
 
-/// The word of a seat where nobody waits.
+/// The word of a seat where no fsync waits.
 fn taken_for(fd: i32) -> u64 {
     u64::from(fd as u32) << FD_SHIFT | TAKEN
 }
@@ -43,9 +44,10 @@ impl Seats {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// An fsync of `fd` has come, to a thread that stays with the seat if it gets one. `link` is
-    /// told which slot waits already, to be found through this one, perhaps more than once; from
-    /// its first call on others may see `slot` waiting, whatever the answer is.
+    /// Registers an fsync of `fd`. If a seat is free, the calling thread leads it until it is
+    /// empty. `link` gets the newest waiting slot, which has to be found through this one; it may
+    /// be called again. After its first call, other threads may see `slot` waiting, whatever the
+    /// result.
     pub(crate) fn arrive(&self, fd: i32, slot: u32, mut link: impl FnMut(Option<u32>)) -> Arrival {
         loop {
             let Err(free) = self.join(fd, slot, &mut link) else { return Arrival::Waits };
@@ -58,8 +60,8 @@ impl Seats {
         }
     }
 
-    /// As [`Seats::arrive`], where another thread is at an fsync of this descriptor. Otherwise
-    /// gives a free seat, if there is one.
+    /// As [`Seats::arrive`], if another thread executes an fsync of this descriptor. Otherwise
+    /// returns a free seat, if there is one.
     pub(crate) fn join(
         &self,
         fd: i32,
@@ -86,8 +88,8 @@ impl Seats {
         Err(free)
     }
 
-    /// The newest slot that waits at this seat. The caller has it from now on, and those behind it.
-    /// `None`: no slot waits, and the seat is free. For the thread that has the seat.
+    /// Takes the newest slot that waits at this seat, and those linked to it. `None`: no slot
+    /// waits, and the seat is free. For the thread that has the seat.
     pub(crate) fn next(&self, seat: usize) -> Option<u32> {
         let seat = &self.0[seat];
         let mut now = seat.load(Ordering::Relaxed);
@@ -101,19 +103,19 @@ impl Seats {
         }
     }
 
-    /// As [`next`](Self::next), and the seat is free in any case.
+    /// As [`next`](Self::next), and frees the seat in any case.
     pub(crate) fn leave(&self, seat: usize) -> Option<u32> {
         newest(self.0[seat].swap(0, Ordering::AcqRel))
     }
 
-    /// The newest of those who wait at this seat.
+    /// The newest slot that waits at this seat.
     #[cfg(test)]
     pub(crate) fn newest_waiting(&self, seat: usize) -> Option<u32> {
         newest(self.0[seat].load(Ordering::Acquire))
     }
 
-    /// Calls `f` with the newest of those who wait at each seat of a descriptor that is `wanted`,
-    /// who are the caller's now. Any thread may call this.
+    /// Takes the waiting slots of each seat whose descriptor is `wanted`, and calls `f` with the
+    /// newest. Any thread may call this.
     pub(crate) fn take_waiting(&self, wanted: impl Fn(i32) -> bool, mut f: impl FnMut(u32)) {
         for seat in &self.0 {
             let mut now = seat.load(Ordering::Relaxed);
@@ -174,15 +176,15 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: an fsync that nobody executes, or one for which an earlier one
-    //! counts that had begun before it came.
+    //! A failure would be: an fsync that no thread executes, or one that is served by a call that
+    //! had begun before it came.
 
     use super::{Arrival, Seats};
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
 
-    /// Slots with a link, what was written when they came, and what was written when they were
+    /// Slots with a link. Each has what was written when it came, and what was written when it was
     /// synced.
     struct Model {
         syncs: Seats,
@@ -260,7 +262,7 @@ mod loom_models {
         Model::run(Model::sync);
     }
 
-    /// Canary: an fsync that counts for those who came while it was under way.
+    /// Canary: an fsync that serves others which came while it was under way.
     #[test]
     #[should_panic(expected = "not synced")]
     fn loom_canary_an_fsync_that_had_begun_does_not_count_for_later_ones() {
@@ -274,7 +276,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: a thread that goes without looking who waits.
+    /// Canary: a thread that leaves without checking for waiting fsyncs.
     #[test]
     #[should_panic(expected = "not synced")]
     fn loom_canary_leaving_without_a_look_leaves_an_fsync_behind() {

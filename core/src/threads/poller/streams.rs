@@ -1,8 +1,8 @@
-//! What waits, by descriptor. Reads of one descriptor are executed one after the other, and so are
-//! writes.
+//! The waiting requests, by descriptor. Reads of one descriptor are executed one after the other,
+//! and so are writes.
 //!
 //! A descriptor is registered for one event at a time (EPOLLONESHOT). Its token has a number that
-//! changes with each registration: an event of a file that had this descriptor before is none.
+//! changes with each registration. So an event of an earlier file of this descriptor is ignored.
 
 #![allow(unsafe_code)]
 
@@ -17,8 +17,8 @@ use crate::own::{Copied, Copies};
 use crate::request::{Kind, Slot, Started};
 use crate::sys;
 
-/// Tokens of what is no stream: the descriptor that wakes the thread, and, with their numbers,
-/// the descriptors that tell of a context's kernel lane.
+/// Tokens that belong to no stream: the eventfd that wakes the thread and, with their numbers, the
+/// eventfds of kernel lanes.
 pub(super) const WAKE: u64 = u64::MAX;
 pub(super) const KERNEL: u64 = 1 << 63;
 
@@ -28,21 +28,21 @@ pub(super) struct PolledRequest {
     pub(super) slot: u32,
     pub(super) fd: RawFd,
     pub(super) events: i16,
-    /// A read or a write, not a poll.
+    /// The request is a read or a write, not a poll.
     pub(super) transfer: bool,
-    /// Behind others of its descriptor with a smaller number. The first of them stays in front.
+    /// The request comes after others of its descriptor with a smaller number. The first one stays
+    /// in front.
     pub(super) priority: u16,
-    /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor
-    /// wait.
+    /// If not 0: a worker executes the request. It is on the list only so that later ones of its
+    /// descriptor wait.
     pub(super) passed_on: u32,
-    /// It would have waited, so poll(2) says when to try again. What poll says before that is no
-    /// answer: a socket that is not writable by its measure, or a full pipe whose last page is not,
-    /// take some bytes all the same.
+    /// A try would have waited, so poll(2) says when to try again. Before the first try, poll(2)
+    /// does not decide: a socket that is not writable by its measure, or a full pipe with room in
+    /// its last page, still takes some bytes.
     pub(super) tried: bool,
-    /// Some that were submitted before it were not known to be of a stream, and are yet to come
-    /// here.
+    /// Earlier requests were not known to be of a stream, and have not come here yet.
     pub(super) held: bool,
-    /// What keeps the file open, since the program has closed its descriptor.
+    /// A duplicate that keeps the file open, because the program has closed its descriptor.
     pub(super) kept: Option<Arc<Copied>>,
 }
 
@@ -84,12 +84,12 @@ impl PolledRequest {
         self.owner.board().ends_to_wait(self.slot);
     }
 
-    /// Both are reads, or both writes: executed one after the other.
+    /// Are both reads, or both writes, which are executed one after the other?
     fn goes_with(&self, other: &Self) -> bool {
         self.transfer && other.transfer && self.events == other.events
     }
 
-    /// Of one context, and submitted before that.
+    /// Are both of one context, and was this one submitted first?
     fn comes_before(&self, other: &Self) -> bool {
         let of_one = std::ptr::eq(self.owner.board(), other.owner.board());
         of_one && self.slot().comes_before(other.slot())
@@ -100,31 +100,30 @@ impl PolledRequest {
     }
 }
 
-/// What waits for one descriptor.
+/// The requests that wait for one descriptor.
 #[derive(Debug, Default)]
 struct Stream {
     waiting: Vec<PolledRequest>,
-    /// The number of its registration; 0: none.
+    /// The number of the stream's registration; 0: none.
     registration: u32,
-    /// It is in the list of what is to be looked at.
+    /// The stream is in the list of those to check.
     due: bool,
-    /// What was seen of it.
+    /// The events that were seen.
     revents: i16,
 }
 
 impl Stream {
-    /// Is it one of the reads, or writes, and not the first?
+    /// Is the request at `at` a read (or write) that is not the first one?
     fn is_behind(&self, at: usize) -> bool {
         self.waiting[..at].iter().any(|other| other.goes_with(&self.waiting[at]))
     }
 
-    /// Where a new one is to stand. `is_served`: the one in front is not on the list, since the
-    /// thread executes it.
+    /// The index at which to insert a new request. `is_served`: the thread executes the front one,
+    /// which is not on the list.
     fn place_of(&self, new: &PolledRequest, is_served: bool) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
         let first = if is_served { None } else { others.next() };
-        // Not known to be of this stream before: it goes in front of what was submitted
-        // after it.
+        // The request was not known to be of this stream before: it goes in front of later ones.
         let first = first.filter(|(_, first)| new.comes_before(first));
         let behind = |other: &PolledRequest| {
             other.priority > new.priority
@@ -134,7 +133,7 @@ impl Stream {
         place.map_or(self.waiting.len(), |(at, _)| at)
     }
 
-    /// What it waits for, if it does. Requests for a worker, or held back, do not count.
+    /// The events that the stream waits for. Requests for a worker, or held back, do not count.
     fn events(&self) -> Option<i16> {
         let waits = |&at: &usize| {
             let one = &self.waiting[at];
@@ -144,7 +143,7 @@ impl Stream {
         all.reduce(|events, one| events | one)
     }
 
-    /// It cannot be watched, for this reason: what poll(2) says of it.
+    /// The stream cannot be watched, for this reason: asks poll(2) once.
     fn unwatched(&mut self, errno: i32, events: i16) -> StreamWatch {
         const ALWAYS_READY: i16 =
             libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
@@ -159,25 +158,25 @@ impl Stream {
     }
 }
 
-/// What has become of an attempt to wait for a stream.
+/// The result of an attempt to watch a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamWatch {
-    /// It is watched, or there is nothing to wait for.
+    /// The stream is watched, or there is nothing to wait for.
     Yes,
-    /// It need not be: it is ready.
+    /// The stream is ready, and need not be watched.
     Ready,
-    /// It cannot be watched, and is tried now and then.
+    /// The stream cannot be watched, and is tried now and then.
     Blind,
-    /// A request waits for others that are yet to come.
+    /// A request waits for earlier ones that have not come yet.
     Held,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     by_fd: BTreeMap<RawFd, Stream>,
-    /// Descriptors to be looked at.
+    /// Descriptors to check.
     due: VecDeque<RawFd>,
-    /// To be looked at when the thread wakes.
+    /// Descriptors to check when the thread wakes.
     later: Vec<RawFd>,
     /// Descriptors and directions of transfers that the thread has taken off the list to execute
     /// them: they may come back.
@@ -190,13 +189,13 @@ impl Streams {
         self.by_fd.is_empty()
     }
 
-    /// What waits, in no order of its descriptors.
+    /// The waiting requests of all descriptors, in no order.
     #[cfg(test)]
     pub(super) fn waiting(&mut self) -> impl Iterator<Item = &mut PolledRequest> {
         self.by_fd.values_mut().flat_map(|stream| &mut stream.waiting)
     }
 
-    /// Has the thread look at a descriptor.
+    /// Has the thread check a descriptor.
     pub(super) fn is_due(&mut self, fd: RawFd) {
         if let Some(stream) = self.by_fd.get_mut(&fd)
             && !std::mem::replace(&mut stream.due, true)
@@ -210,7 +209,7 @@ impl Streams {
         all.into_iter().for_each(|fd| self.is_due(fd));
     }
 
-    /// Has the thread look at the streams that wait for it to wake.
+    /// Has the thread check the streams that wait for it to wake.
     pub(super) fn look_again(&mut self) {
         for fd in std::mem::take(&mut self.later) {
             self.is_due(fd);
@@ -225,7 +224,7 @@ impl Streams {
         Some(fd)
     }
 
-    /// An event of a stream.
+    /// An event of a stream has come.
     pub(super) fn is_ready(&mut self, token: u64, revents: i16) {
         let (fd, registration) = (token as u32 as RawFd, (token >> 32) as u32);
         if let Some(stream) = self.by_fd.get_mut(&fd)
@@ -245,7 +244,7 @@ impl Streams {
         self.is_due(fd);
     }
 
-    /// Back, in front: requests that have waited less long stay behind.
+    /// Puts a request back in front: requests that have waited less long stay behind it.
     pub(super) fn put_back(&mut self, one: PolledRequest) {
         let fd = one.fd;
         self.by_fd.entry(fd).or_default().waiting.insert(0, one);
@@ -262,9 +261,9 @@ impl Streams {
         stranded
     }
 
-    /// Takes those of a descriptor off the list that are ready, or were not tried yet: every poll,
-    /// and of its reads and writes the one that has waited longest, which may leave nothing for the
-    /// next.
+    /// Takes requests of a descriptor that are ready, or were not tried yet, off the list. These
+    /// are every poll and, of its reads and writes, the one that has waited longest: it may leave
+    /// nothing for the next.
     pub(super) fn take_ready(&mut self, fd: RawFd) -> Vec<(PolledRequest, i16)> {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
@@ -302,7 +301,7 @@ impl Streams {
         ready
     }
 
-    /// Has a stream watched of which nothing is ready.
+    /// Has epoll watch a stream that is not ready.
     pub(super) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> StreamWatch {
         let Entry::Occupied(mut entry) = self.by_fd.entry(fd) else { return StreamWatch::Yes };
         if entry.get().waiting.is_empty() {
@@ -334,14 +333,15 @@ impl Streams {
         if is_held { StreamWatch::Held } else { armed }
     }
 
-    /// There is another epoll, which watches nothing.
+    /// There is a new epoll, which watches nothing.
     pub(super) fn forget_epoll(&mut self) {
         self.by_fd.values_mut().for_each(|stream| stream.registration = 0);
         self.all_are_due();
     }
 
-    /// Takes a request of a descriptor off, if it is here, and says whether there are others. The
-    /// first of a stream may count as being executed (aio_cancel(3), as the C library has it).
+    /// Takes a request of a descriptor off the list, if it is there, and says whether there are
+    /// others. The first of a stream may count as being executed (aio_cancel(3), as in the C
+    /// library).
     pub(super) fn remove(
         &mut self,
         fd: RawFd,
@@ -366,7 +366,7 @@ impl Streams {
         Some((one, others))
     }
 
-    /// A request that was passed on has ended. True: others of its stream may go.
+    /// A request that was passed on has ended. True: others of its stream may proceed.
     pub(super) fn end(&mut self, number: u32) -> bool {
         let is_it = |one: &PolledRequest| one.passed_on == number;
         let found = self.by_fd.iter_mut().find_map(|(&fd, stream)| {
@@ -380,8 +380,8 @@ impl Streams {
         })
     }
 
-    /// These descriptors are about to be closed: requests get others of the same files. `gone`: the
-    /// numbers stand for no file then. True: there are such requests.
+    /// These descriptors are about to be closed: requests get duplicates. `gone`: the numbers will
+    /// name no file. True: there are such requests.
     pub(super) fn keep_files(
         &mut self,
         epoll: RawFd,
@@ -401,11 +401,11 @@ impl Streams {
                 let is_tried = one.transfer && self.served.contains(&(fd, one.events));
                 firsts.push(!is_tried && !stream.is_behind(at));
             }
-            // From the last one on, each in front: what comes back late was there first.
+            // From the last one on, each in front: a request that comes back late was there first.
             for (mut one, is_first) in stream.waiting.into_iter().zip(firsts).rev() {
-                // As with the C library's aio: what is not the first of its stream finds no file.
-                // That is not left to the number, which the next file to be opened in the process
-                // gets.
+                // As with the C library's aio, a request that is not the first of its stream finds
+                // no file. The number itself does not ensure that, because the next opened file
+                // gets it.
                 let is_kept = !one.owner.board().begins_streams_at_once() || is_first;
                 let copy = if is_kept { copies.of(fd) } else { None };
                 let number = copy.as_ref().map(|copy| copy.fd()).or(gone.then_some(-1));
@@ -421,7 +421,7 @@ impl Streams {
 
 impl PolledRequest {
     fn move_to(&mut self, fd: RawFd, copy: Option<Arc<Copied>>) {
-        // A worker's has only its place here, for the others.
+        // A worker's request is here only to keep its place before the others.
         if self.passed_on == 0 {
             // SAFETY: on the list, whose lock is held, so it is ours alone.
             let mut request = unsafe { self.owner.board().in_hand(self.slot) };

@@ -1,4 +1,4 @@
-//! Tests of the file beside.
+//! Tests of `threads/poller.rs`.
 
 #![allow(unsafe_code)]
 
@@ -36,8 +36,8 @@ fn started<'a>(
     request
 }
 
-/// Two reads of one pipe, of which the second one is the first to be found to be of a stream:
-/// `after` is what happens before the first one is, too.
+/// Two reads of one pipe; the second is found first to be of a stream. `after` runs before the
+/// first one is found to be of a stream, too.
 fn reads_in_order(nonblocking: bool, after: impl FnOnce(&Poller)) {
     let builder = Context::builder().entries(4).engine(EngineKind::Workers);
     let instance = Instance::new(&builder).unwrap();
@@ -75,7 +75,7 @@ fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_su
     }
 }
 
-/// Keeps the results.
+/// Stores the results.
 #[derive(Debug)]
 struct Results {
     all: Arc<Mutex<Vec<i64>>>,
@@ -98,7 +98,7 @@ impl Sink for Results {
     }
 }
 
-/// A context whose poller has no thread: this one does what that does.
+/// A context whose poller has no thread: the test's thread acts in its place.
 fn without_thread(as_io_uring: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
     let results = Arc::default();
     let sink = Box::new(Results { all: Arc::clone(&results), as_io_uring });
@@ -111,7 +111,7 @@ fn without_thread(as_io_uring: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
     (instance, results)
 }
 
-/// Submits a read of a byte for each buffer, with this priority.
+/// Submits a read of one byte for each buffer, with this priority.
 fn submit<const N: usize>(
     instance: &Arc<Instance>,
     fd: RawFd,
@@ -130,7 +130,7 @@ fn submit_two(instance: &Arc<Instance>, fd: RawFd, buffers: &mut [[u8; 1]; 2]) {
     submit(instance, fd, buffers.each_mut(), 0);
 }
 
-/// What the thread takes off its list now.
+/// The requests that the thread takes off its list now.
 fn take(poller: &Poller) -> Vec<(super::PolledRequest, i16)> {
     let streams = &mut lock(&poller.state).streams;
     let mut taken = Vec::new();
@@ -215,7 +215,7 @@ fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_it
         submit_two(&instance, fd, &mut buffers);
         let tried = take(poller);
         if is_tried_meanwhile {
-            // The second one is not the first because that is off the list.
+            // The second one does not become the first because that one is off the list.
             assert!(
                 poller.keep_files(&(fd..=fd), true, &mut own::Copies::default()),
                 "the first one may come back"
@@ -223,7 +223,7 @@ fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_it
         }
         serve(poller, tried);
         instance.before_close(fd);
-        // Something that never becomes readable has the number now.
+        // A descriptor that never becomes readable has the number now.
         let other = own::eventfd() as RawFd;
         // SAFETY: two descriptors, of which the second one is replaced.
         assert_eq!(unsafe { libc::dup2(other, fd) }, fd);
@@ -285,7 +285,8 @@ fn a_read_that_is_being_tried_while_its_number_gets_another_file_keeps_its_own()
     let tried = take(poller);
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| instance.before_close_range(&(fd..=fd), false));
-        // It waits for what is being tried, and comes for it when that is on the list again.
+        // It waits for the request that is being tried, and looks for it when that is on the list
+        // again.
         serve(poller, tried);
         closing.join().unwrap();
     });
@@ -351,7 +352,8 @@ fn of_many_streams_that_wait_only_those_that_are_ready_are_looked_at() {
     state.streams.is_ready(token, libc::POLLIN);
     let fd = pipes[2].0.as_raw_fd();
     assert_eq!((state.streams.next_due(), state.streams.next_due()), (Some(fd), None));
-    // Watched once more, it has another token: the event of a file that had the number is none.
+    // After another registration it has another token: the event of an earlier file of this number
+    // is ignored.
     let epoll = state.epoll;
     assert_eq!(state.streams.arm(epoll, fd), super::StreamWatch::Yes);
     state.streams.is_ready(token, libc::POLLIN);
