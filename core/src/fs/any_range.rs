@@ -20,28 +20,28 @@ use super::worker::{Behind, call};
 use crate::sqe::Sqe;
 use crate::sys;
 
-/// Bytes of one call, and of one that is copied before.
+/// Bytes of one call, and of one copy to aligned memory.
 const PART: usize = 8 << 20;
 const COPIED: usize = 1 << 20;
 
 impl File {
-    /// As [`File::write_all_at`], and to a file that is open for direct I/O from any memory, at any
-    /// offset and of any length. The file is never longer than what was written.
+    /// As [`File::write_all_at`]. A file that is open for direct I/O can be written from any
+    /// memory, at any offset, with any length. The file is never longer than what was written.
     ///
-    /// The pages of the file that the range covers go past the page cache. What is left at its two
-    /// ends is written through a second descriptor of the file, which has no `O_DIRECT`: the kernel
-    /// reads such a block, changes it and writes it back. One thread of the engine makes all calls,
-    /// from front to back: one for each end within a page, and one for each 8 MiB between; from
-    /// memory that is not aligned, which is copied, one for each MiB. [`File::sync_data`] brings
-    /// all of it to the disk.
+    /// Whole pages of the range bypass the page cache. The parts at its two ends are written
+    /// through a second descriptor of the file without `O_DIRECT`: the kernel reads such a block,
+    /// changes it and writes it back. One thread of the engine makes all calls, from front to back.
+    /// There is one call for each end within a page, and one for each 8 MiB between. Unaligned
+    /// memory is copied, with one call for each MiB. [`File::sync_data`] brings all of it to the
+    /// disk.
     ///
     /// The second descriptor is opened on first use, with the `O_SYNC` or `O_DSYNC` of the file. It
-    /// is closed with the last handle, also by [`File::into_std`]: the record locks (fcntl(2)) that
-    /// the process has on the file go then.
+    /// is closed with the last handle, also by [`File::into_std`]. The close releases the record
+    /// locks (fcntl(2)) that the process has on the file.
     ///
-    /// Done with direct calls, an end would be read, changed and written here. That is one call
-    /// more for each, and what others write into the block meanwhile would be lost. The last block
-    /// would make the file too long, until a further call had cut it.
+    /// With direct calls, this crate would read, change and write an end. That is one more call for
+    /// each end, and concurrent writes to the block would be lost. The last block would make the
+    /// file too long, until a further call had cut it.
     ///
     /// # Beside other writes
     /// - Writes of this kind and buffered ones leave each other alone if they have no byte in
@@ -55,7 +55,7 @@ impl File {
     /// the same time: ext4, XFS, Btrfs and F2FS.
     ///
     /// **If the future is dropped after its first poll, the write may happen wholly, in part, or
-    /// not at all.** A part is one from the front.
+    /// not at all.** A partial write is one from the front.
     ///
     /// ```
     /// use uringlet::fs::{BufResult, Direct, File};
@@ -74,11 +74,11 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::write_all_at`]; a part may have been written. Of a direct file whose range is not
-    /// aligned, also as open(2) of `/proc/thread-self/fd/N`, once for a file, and nothing was
-    /// written then: `EACCES` if its permissions do not allow writing any more, and `ENOENT`
-    /// without `/proc`. `EINVAL`: such a file is open for appending. `ENOMEM`: there is no memory
-    /// for a copy.
+    /// As [`File::write_all_at`]; a part may have been written. A direct file with an unaligned
+    /// range also has the errors of open(2) of `/proc/thread-self/fd/N`, once for a file, before
+    /// anything is written. `EACCES`: its permissions do not allow writing any more. `ENOENT`:
+    /// there is no `/proc`. `EINVAL`: such a file is open for appending. `ENOMEM`: there is no
+    /// memory for a copy.
     pub fn write_range_at<B: IoBuf + Send>(&self, buffer: B, offset: u64) -> Op<WriteRange<B>> {
         let (file, span) = (self.clone(), Span::new(offset));
         Op::new(WriteRange {
@@ -90,7 +90,7 @@ impl File {
     }
 }
 
-/// What [`File::write_range_at`] does.
+/// The operation of [`File::write_range_at`].
 #[derive(Debug)]
 pub struct WriteRange<B> {
     file: File,
@@ -100,15 +100,16 @@ pub struct WriteRange<B> {
 }
 
 impl<B> WriteRange<B> {
-    /// Writes what is left, on a worker.
+    /// Writes the remaining bytes, on a worker.
     fn write(&self) -> io::Result<()> {
         // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
         let Alignment { memory, offset } = self.file.granules();
-        // A page belongs to the page cache or to direct calls. Without direct I/O there is no end.
+        // A page is written either through the page cache or by direct calls. Without direct I/O
+        // there are no ends.
         let granule = if offset > 1 { offset.max(page_size()) } else { 1 };
         if !self.span.is_whole() && !self.span.is_aligned(granule) {
-            // What refuses the ends refuses the rest: before a byte is written.
+            // An error of the second descriptor fails the whole write, before a byte is written.
             self.file.buffered()?;
         }
         let mut copy = None;
@@ -147,7 +148,7 @@ fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// A copy of bytes, in aligned memory that is taken once.
+/// Copies bytes to aligned memory, which is allocated once.
 fn copied(
     copy: &mut Option<PoolBuf>,
     from: *const u8,
@@ -165,7 +166,7 @@ fn copied(
     Ok(into.as_ptr().cast())
 }
 
-/// What the worker calls.
+/// The function that the worker calls.
 ///
 /// # Safety
 /// The address of a `WriteRange<B>` whose request is under way.

@@ -1,41 +1,41 @@
-//! Operations that others go before: a few of them at a time are among the others.
+//! Operations in the background: only a few of them at a time compete with the others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::flight::Claim;
 use crate::word::admission::Admission;
 
-/// What stands between operations in the background and the line of all requests.
+/// The gate that background operations pass before they join the line of all requests.
 #[derive(Debug)]
 pub(super) struct BackgroundGate<T> {
     waiting: Admission<T>,
-    /// Operations that have passed, and are not over.
+    /// Operations that have passed the gate, and have not ended.
     passed: AtomicUsize,
     max: usize,
 }
 
-/// What stands at a gate.
+/// An operation that waits at a gate.
 pub(super) trait AtGate: Sized {
-    /// Put up while it stands there.
+    /// The claim that is offered while the operation waits there.
     fn gate_claim(&self) -> &Claim;
-    /// It was withdrawn.
+    /// The operation was withdrawn.
     fn forget(self);
 }
 
 impl<T: AtGate> BackgroundGate<T> {
-    /// For this many operations at a time.
+    /// A gate for this many operations at a time.
     pub(super) fn new(max: usize) -> Self {
         Self { waiting: Admission::new(), passed: AtomicUsize::new(0), max }
     }
 
-    /// None stands here. After [`BackgroundGate::leave`], with a fence between: else
-    /// [`BackgroundGate::made_room`] asks.
+    /// Does no operation wait here? Called after [`BackgroundGate::leave`], with a fence between;
+    /// otherwise [`BackgroundGate::made_room`] checks.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Operations that stand here.
+    /// The number of waiting operations.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -49,7 +49,7 @@ impl<T: AtGate> BackgroundGate<T> {
         self.passed.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_ok()
     }
 
-    /// Lets an operation pass to `start`, or has it stand here until there is room.
+    /// Passes an operation to `start`, or has it wait here until there is room.
     pub(super) fn enter(&self, one: T, start: impl Fn(T)) {
         if self.waiting.is_empty() && self.admit() {
             return start(one);
@@ -59,19 +59,20 @@ impl<T: AtGate> BackgroundGate<T> {
         self.pass_on(start);
     }
 
-    /// One that has passed is over. [`BackgroundGate::made_room`] has to follow.
+    /// An operation that has passed the gate has ended. The caller calls
+    /// [`BackgroundGate::made_room`] afterwards.
     pub(super) fn leave(&self) {
         self.passed.fetch_sub(1, Ordering::Release);
     }
 
-    /// One may be over: others pass to `start`.
+    /// An operation may have ended: passes others to `start`.
     pub(super) fn made_room(&self, start: impl Fn(T)) {
         if self.waiting.waits_for_room() {
             self.pass_on(start);
         }
     }
 
-    /// One that stands here was withdrawn.
+    /// An operation that waits here was withdrawn.
     pub(super) fn note_withdrawn(&self, start: impl Fn(T)) {
         let gone = self.waiting.note_withdrawn(|one| one.gate_claim().is_claimed());
         gone.into_iter().for_each(T::forget);
@@ -91,8 +92,8 @@ impl<T: AtGate> BackgroundGate<T> {
         gone.into_iter().for_each(T::forget);
     }
 
-    /// As [`BackgroundGate::pass_on`], by the one thread that does it. Withdrawn ones go to `gone`.
-    /// False: one stays.
+    /// As [`BackgroundGate::pass_on`], by the one thread that does it. Withdrawn operations go to
+    /// `gone`. False: an operation is left.
     fn pass_on_now(&self, gone: &mut Vec<T>, start: &impl Fn(T)) -> bool {
         loop {
             let mut is_admitted = false;

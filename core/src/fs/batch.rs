@@ -1,4 +1,5 @@
-//! Many files at once, a few threads for all of them: results come as they are there.
+//! Many files at once, with a few threads for all of them. Results are returned as they become
+//! ready.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -23,11 +24,11 @@ use crate::process;
 use crate::sync::lock;
 use crate::sys;
 
-/// Units that a worker takes at a time.
+/// The number of units that a worker takes at a time.
 const PART: usize = 16;
-/// Workers of one batch, if each of them mostly waits for a device.
+/// The maximum number of workers of one batch, if each mostly waits for a device.
 const WORKERS: usize = 32;
-/// Results that nobody has taken yet: at most this many bytes of them, with their own size.
+/// The maximum size in bytes of results that nobody has taken yet.
 const AHEAD: u64 = 64 << 20;
 const SIZE: u64 = 4 << 10;
 
@@ -136,7 +137,7 @@ impl From<WalkError> for io::Error {
     }
 }
 
-/// One file or directory to be looked at.
+/// One file or directory of a batch.
 struct BatchUnit {
     path: PathBuf,
     number: usize,
@@ -144,10 +145,10 @@ struct BatchUnit {
 
 type BatchWork<T> = dyn Fn(BatchUnit, &Header, &mut BatchSink<'_, T>) + Send + Sync;
 
-/// What a batch does.
+/// The work of a batch.
 struct BatchPlan<T> {
     work: Box<BatchWork<T>>,
-    /// The result of a unit that no worker has come to.
+    /// The result of a unit that no worker has taken.
     fail: fn(BatchUnit, io::Error) -> T,
     weight: fn(&T) -> u64,
 }
@@ -158,17 +159,17 @@ struct BatchShared<T> {
 }
 
 struct BatchState<T> {
-    /// The next one is the last.
+    /// The next unit is the last.
     todo: Vec<BatchUnit>,
     done: VecDeque<T>,
-    /// Of what is done.
+    /// The size of the finished results.
     weight: u64,
-    /// As many workers are worth it.
+    /// The number of workers that is worth it.
     wanted: usize,
     task: Option<Waker>,
 }
 
-/// Where a worker's results go.
+/// The receiver of a worker's results.
 struct BatchSink<'a, T> {
     shared: &'a BatchShared<T>,
     items: Vec<T>,
@@ -176,7 +177,7 @@ struct BatchSink<'a, T> {
 }
 
 impl<T> BatchSink<'_, T> {
-    /// Has the task see what there is.
+    /// Wakes the task for the results that are ready.
     fn flush(&mut self) {
         if self.items.is_empty() && self.more.is_empty() {
             return;
@@ -192,7 +193,7 @@ impl<T> BatchSink<'_, T> {
 }
 
 impl<T> BatchShared<T> {
-    /// What a worker does: units, as long as there are, and somebody takes the results.
+    /// A worker's main loop: units, as long as there are any, and somebody takes the results.
     fn run(&self, header: &Header) {
         loop {
             let mut state = lock(&self.state);
@@ -216,7 +217,7 @@ impl<T> BatchShared<T> {
                 _ => 0,
             };
             if slept as usize * 2 > count {
-                // It waits for the device: others may as well.
+                // This worker waits for the device, so others may start.
                 let mut state = lock(&self.state);
                 state.wanted = (state.wanted + 1).min(WORKERS);
             }
@@ -251,20 +252,20 @@ impl<T: Send + 'static> Many<T> {
             workers: Vec::new(),
             home: None,
             is_background: false,
-            // It may be the first thing that the process does here.
+            // This may be the first thing that the process does here.
             generation: process::enter(),
             turns: Turns::default(),
         }
     }
 
-    /// Its threads are those of `fs` in place of the process's.
+    /// Its workers are those of `fs`, not those of the process.
     #[must_use]
     pub fn on(mut self, fs: &Fs) -> Self {
         self.home = Some(fs.clone());
         self
     }
 
-    /// Lets others go before, as [`Op::background`]: its threads are operations in the background.
+    /// Lets others go before, as [`Op::background`]: its workers are operations in the background.
     #[must_use]
     pub fn background(mut self) -> Self {
         self.is_background = true;
@@ -316,7 +317,7 @@ impl<T: Send + 'static> Many<T> {
         }
     }
 
-    /// A result that is there. If there is room for more, workers go on.
+    /// Takes a finished result. If there is room for more, workers go on.
     fn take(&mut self, task: &Waker) -> Option<T> {
         let mut state = lock(&self.shared.state);
         let item = state.done.pop_front();
@@ -334,7 +335,7 @@ impl<T: Send + 'static> Many<T> {
         Some(item)
     }
 
-    /// Has one more worker come.
+    /// Starts one more worker.
     fn start(&mut self) {
         let shared = Arc::clone(&self.shared);
         let op = OnWorker::op(move |header| {
@@ -346,12 +347,12 @@ impl<T: Send + 'static> Many<T> {
         self.workers.push(op.submit());
     }
 
-    /// Lets go of workers that have ended. Gives an error of one that has not come.
+    /// Drops workers that have ended. Returns the error of a worker that has not come.
     fn reap(&mut self, task: &Waker) -> Option<io::Error> {
         let mut failed = None;
         for at in (0..self.workers.len()).rev() {
             if self.workers[at].is_ended(task) {
-                // It does not block.
+                // The wait does not block.
                 failed = self.workers.swap_remove(at).wait().err().or(failed);
             }
         }
@@ -393,7 +394,7 @@ impl Many<Result<DirEntry, WalkError>> {
     }
 }
 
-/// Reads a directory, and says which others are in it.
+/// Reads a directory, and lists the directories in it.
 fn list(
     path: &Path,
     with_metadata: bool,

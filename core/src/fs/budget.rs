@@ -1,9 +1,9 @@
-//! A loop of futures that are ready at once never waits: now and then it lets others run.
+//! A loop of futures that are ready at once never waits: the budget makes it yield now and then.
 //!
-//! Every future of this module is polled in a turn of its own ([`in_turn`]). One that is ready
-//! without having been pending uses up some of its thread's budget. Nobody tells a future when its
-//! executor comes around. But a future that was put off is polled again only after its task was:
-//! until then every other one on this thread is put off as well.
+//! Every future of this module is polled in a turn of its own ([`in_turn`]). A future that is ready
+//! without having been pending uses up some of its thread's budget. No future is told when its
+//! executor runs other tasks. But a deferred future is polled again only after its task was. Until
+//! then every other future on this thread is deferred as well.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use crate::router::tuning::{HIT_BYTES, HITS};
 
-/// What is done on the spot: operations, and bytes.
+/// The work that was done in a poll: operations, and bytes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Spent {
     pub(super) hits: u32,
@@ -19,7 +19,7 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    /// An operation was done, with this result.
+    /// An operation was executed, with this result.
     pub(super) fn add(&mut self, result: i32) {
         self.hits += 1;
         self.bytes = self.bytes.saturating_add(u32::try_from(result).unwrap_or(0));
@@ -30,20 +30,20 @@ thread_local! {
     static LEFT: Cell<Spent> = const { Cell::new(Spent { hits: HITS, bytes: HIT_BYTES }) };
 }
 
-/// The executor has come around, or the future that would have seen it is gone.
+/// The executor has run other tasks, or the deferred future was dropped.
 fn renew() {
     LEFT.set(Spent { hits: HITS, bytes: HIT_BYTES });
 }
 
-/// What a future has had of its turns.
+/// The state of a future's turns.
 #[derive(Debug, Default)]
 pub(super) enum Turns {
-    /// It was not pending yet.
+    /// The future was not pending yet.
     #[default]
     Fresh,
-    /// It was put off, so that others come to run.
+    /// The future was deferred, so that other tasks run.
     Deferred,
-    /// It was pending of itself, so others have run.
+    /// The future was pending by itself, so other tasks have run.
     Waited,
 }
 
@@ -59,7 +59,7 @@ pub(super) trait HasTurns {
     fn turns(&mut self) -> &mut Turns;
 }
 
-/// Polls by `body`, which adds what it does on the spot. Pending, with the task woken, if others
+/// Polls by `body`, which adds the work that it does. Pending, with the task woken, if other tasks
 /// have to run first.
 #[inline]
 pub(super) fn in_turn<W: HasTurns, T>(
@@ -78,7 +78,7 @@ pub(super) fn in_turn<W: HasTurns, T>(
     #[cfg(feature = "tokio")]
     let coop = std::task::ready!(tokio::task::coop::poll_proceed(context));
     if let Turns::Deferred = what.turns() {
-        // Its drop renews the budget.
+        // Dropping it renews the budget.
         *what.turns() = Turns::Fresh;
     } else if LEFT.get().hits == 0 {
         *what.turns() = Turns::Deferred;
@@ -106,7 +106,7 @@ pub(super) trait Awaited: Future + HasTurns + Unpin {
 }
 
 /// Implements [`Future`] for a type that is [`Awaited`] and has the field `turns`. No other file of
-/// this module implements it: a test sees to that.
+/// this module implements it: a test checks that.
 macro_rules! awaited {
     ($name:ident $(<$parameter:ident: $bound:ident>)?, $output:ty) => {
         impl$(<$parameter: $bound>)? $crate::fs::budget::HasTurns for $name$(<$parameter>)? {

@@ -17,17 +17,17 @@ use super::transfer::{Read, Write};
 /// A [`File`] with a position of its own, and a buffer: tokio's `AsyncRead`, `AsyncBufRead`,
 /// `AsyncWrite` and `AsyncSeek` with the feature `tokio`, those of `futures-io` with that feature.
 ///
-/// A read takes as much of the file into the buffer as that has room for, and gives parts of it; it
-/// does not see what others change meanwhile. If its future is dropped, nothing is lost: the next
+/// A read fills the buffer from the file, and later reads take their bytes from the buffer. So they
+/// do not see later changes of the file. If a read's future is dropped, nothing is lost: the next
 /// read goes on with it.
 ///
-/// A write is ready when the kernel has the bytes, and an error is its own. At most as many bytes
-/// as the buffer has room for go at once, each time to the engine: small writes are better put into
-/// a `BufWriter`. **A write whose future was dropped goes on.** Should the next write be one of the
-/// same bytes, then it is that one; anything else comes behind what was written, or gets its error.
+/// A write is ready when the kernel has the bytes, and returns its own error. Each write goes to
+/// the engine, with at most as many bytes as the buffer's capacity: use a `BufWriter` for small
+/// writes. **A write whose future was dropped goes on.** If the next write has the same bytes, it
+/// is that write. Any other write comes after the old one, or gets its error.
 ///
 /// For files with offsets, not for pipes and sockets. On a file that is open for direct I/O, reads
-/// are widened to what it is aligned to, and writes are those of [`File::write_range_at`].
+/// are widened to its alignment, and writes are those of [`File::write_range_at`].
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -54,11 +54,11 @@ pub struct Cursor {
     file: File,
     position: u64,
     capacity: usize,
-    /// What was read, from `start` on.
+    /// The bytes that were read, from `start` on.
     buffer: Vec<u8>,
     start: u64,
     doing: Doing,
-    /// Where tokio wants to seek to.
+    /// The position that tokio wants to seek to.
     wish: Option<SeekFrom>,
     turns: Turns,
 }
@@ -69,21 +69,21 @@ impl HasTurns for Cursor {
     }
 }
 
-/// What is under way, for the last caller or for one that is gone.
+/// The operation under way, for the last caller or for one whose future was dropped.
 #[derive(Debug)]
 enum Doing {
     Nothing,
-    /// From a position on, in a slice that may begin before it.
+    /// A read from a position, into a slice that may begin before it.
     Reading(Op<Read<Slice<Vec<u8>>>>, u64, u64),
     Writing(Writing),
-    /// So far from the end.
+    /// A seek relative to the end.
     Seeking(Box<Op<Stat>>, i64),
 }
 
 #[derive(Debug)]
 enum Writing {
     Once(Op<Write<Vec<u8>>>),
-    /// To a direct file.
+    /// A write to a direct file.
     Range(Op<WriteRange<Vec<u8>>>),
 }
 
@@ -111,9 +111,9 @@ impl Writing {
 }
 
 impl Cursor {
-    /// At the beginning of the file, with a buffer for `capacity` bytes, at least one. Reads of up
-    /// to 64 KiB are tried on the polling thread. If there is no memory for the buffer, reads fail
-    /// with `ENOMEM`.
+    /// A cursor at the beginning of the file, with a buffer for `capacity` bytes, at least one.
+    /// Reads of up to 64 KiB are tried on the polling thread. If there is no memory for the buffer,
+    /// reads fail with `ENOMEM`.
     pub fn new(file: File, capacity: usize) -> Self {
         Self {
             file,
@@ -127,15 +127,15 @@ impl Cursor {
         }
     }
 
-    /// Where the next byte is read, or written, in bytes from the beginning of the file.
+    /// The position of the next read or write, in bytes from the beginning of the file.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Goes to another position. A write whose future was dropped goes where it was to go.
+    /// Sets the position. A write whose future was dropped keeps its own position.
     pub fn set_position(&mut self, position: u64) {
         if matches!(self.doing, Doing::Writing(_)) {
-            // It would move the position when it has ended. Its outcome is nobody's.
+            // It would change the position at its end. Nobody waits for its result.
             self.doing = Doing::Nothing;
         }
         self.position = position;
@@ -147,18 +147,18 @@ impl Cursor {
         &self.file
     }
 
-    /// The file; what is buffered is forgotten.
+    /// Returns the file; buffered bytes are dropped.
     pub fn into_inner(self) -> File {
         self.file
     }
 
-    /// What is buffered, from the position on.
+    /// The buffered bytes from the position on.
     fn buffered(&self) -> &[u8] {
         let at = self.position.checked_sub(self.start).and_then(|at| usize::try_from(at).ok());
         at.and_then(|at| self.buffer.get(at..)).unwrap_or(&[])
     }
 
-    /// A write of somebody who is gone ends, and moves the position.
+    /// Completes an earlier write whose future was dropped, which moves the position.
     fn poll_written(
         &mut self,
         context: &mut Context<'_>,
@@ -175,7 +175,7 @@ impl Cursor {
         result: io::Result<usize>,
         mut buffer: Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        // What was read may be what was written over.
+        // The write may overwrite what was read.
         buffer.clear();
         self.buffer = buffer;
         if let Ok(count) = result {
@@ -200,7 +200,7 @@ impl Cursor {
             };
             let (from, begin) = from;
             if from != self.position {
-                // For somebody who is gone, from elsewhere.
+                // For a dropped future, from another position.
                 self.doing = Doing::Nothing;
                 continue;
             }
@@ -209,7 +209,7 @@ impl Cursor {
             let skipped = buffer.begin() + (from - begin) as usize;
             self.buffer = buffer.into_inner();
             let count = result.inspect_err(|_| self.buffer.clear())?;
-            // Nothing, but for a file that is aligned.
+            // Nothing is skipped, except on a file with an alignment.
             self.buffer.drain(..skipped.min(self.buffer.len()));
             self.start = from;
             if count as u64 <= from - begin {
@@ -224,7 +224,7 @@ impl Cursor {
         self.position += count.min(self.buffered().len()) as u64;
     }
 
-    /// Gives some bytes to `take`, which gives how many it has taken: none if it `is_full`.
+    /// Passes buffered bytes to `take`, which returns the number taken: none if it `is_full`.
     fn poll_take(
         &mut self,
         context: &mut Context<'_>,
@@ -262,7 +262,7 @@ impl Cursor {
             if bytes.is_empty() {
                 return Poll::Ready(Ok(0));
             }
-            // A read is forgotten: what it finds is about to be written over.
+            // The read is dropped: its range is about to be overwritten.
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
             buffer.extend_from_slice(&bytes[..bytes.len().min(self.capacity)]);
@@ -311,7 +311,7 @@ impl Drop for Doing {
     }
 }
 
-/// What tokio and `futures-io` have alike; `$close` is as a flush: the file stays open.
+/// The common part of tokio's and `futures-io`'s traits. `$close` flushes: the file stays open.
 macro_rules! buffered_stream {
     ($of:path, $close:ident) => {
         const _: () = {

@@ -13,28 +13,28 @@ use super::wakers::guarded;
 use crate::front::{Armed, Expire};
 use crate::sync::lock;
 
-/// An operation with a deadline: what [`Op::timeout`] and [`Op::deadline`] give. A future for any
-/// executor, or none; dropping it is as dropping an [`Op`].
+/// An operation with a deadline, from [`Op::timeout`] and [`Op::deadline`]. A future for any
+/// executor, or none. Dropping it has the effect of dropping an [`Op`].
 #[must_use = "an operation does nothing until it is awaited, waited for or submitted"]
 pub struct Timeout<O: Operation> {
-    /// None once the output was given.
+    /// None once the output was returned.
     operation: Option<Op<O>>,
     end: End,
     alarm: Option<Alarm>,
     turns: Turns,
 }
 
-/// When it is too late.
+/// The end of the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// So long after the beginning.
+    /// This long after the operation has begun.
     After(Duration),
     /// `None`: never.
     At(Option<Instant>),
 }
 
 impl End {
-    /// The moment, for an operation that begins now if it has not yet.
+    /// Fixes the deadline of an operation that begins now, if it has not begun.
     pub(super) fn fix(&mut self, now: Instant) -> Option<Instant> {
         let at = match *self {
             Self::After(time) => now.checked_add(time),
@@ -44,7 +44,7 @@ impl End {
         at
     }
 
-    /// When the operation is to end, once it has begun.
+    /// The deadline of an operation that has begun.
     fn fixed(&self) -> Option<Instant> {
         match *self {
             Self::After(_) => None,
@@ -67,7 +67,7 @@ struct Bell {
 impl Expire for Bell {
     fn expire(&self) {
         self.has_rung.store(true, Ordering::Release);
-        // The thread that puts another one there looks afterwards.
+        // A thread that stores another task checks the flag afterwards.
         let task = lock(&self.task).take();
         guarded(|| task.into_iter().for_each(Waker::wake));
     }
@@ -85,7 +85,7 @@ impl Alarm {
         self.bell.has_rung.load(Ordering::Acquire)
     }
 
-    /// Has another task woken.
+    /// Stores the task to wake.
     pub(super) fn wakes(&self, task: &Waker) {
         let mut known = lock(&self.bell.task);
         let is_same = known.as_ref().is_some_and(|known| known.will_wake(task));
@@ -101,11 +101,12 @@ impl Drop for Alarm {
     }
 }
 
-/// The time was over. The operation is in here: it was asked to stop, as by [`Op::cancel`].
+/// The time is over. This contains the operation, which was asked to stop, as by [`Op::cancel`].
 ///
-/// What had not been begun has ended with `ECANCELED`. A request that the kernel was executing goes
-/// on until the kernel is done; a write may still happen. [`Elapsed::into_op`] gives the real
-/// outcome and the buffer. Dropped, they go when the engine is done with them.
+/// An operation that had not begun has ended with `ECANCELED`. A request that the kernel was
+/// executing goes on until the kernel is done; a write may still happen. [`Elapsed::into_op`] gives
+/// the real outcome and the buffer. If this is dropped, both are dropped when the engine has
+/// finished with them.
 pub struct Elapsed<O: Operation> {
     operation: Op<O>,
     errno: i32,
@@ -117,8 +118,7 @@ impl<O: Operation> Elapsed<O> {
         self.operation
     }
 
-    /// `ETIMEDOUT`. If the thread that watches deadlines cannot be made, and so nothing waits for
-    /// this one: `EAGAIN` or `ENOMEM` (clone(2)).
+    /// `ETIMEDOUT`. `EAGAIN` or `ENOMEM` if the thread for deadlines cannot be made (clone(2)).
     pub fn errno(&self) -> i32 {
         self.errno
     }
@@ -146,11 +146,11 @@ impl<O: Operation> From<Elapsed<O>> for io::Error {
 }
 
 impl<O: Operation> Op<O> {
-    /// Ends with [`Elapsed`] if the operation has not ended `time` after it was begun: by its first
-    /// poll, by [`Timeout::submit`], or by [`Timeout::wait`].
+    /// Ends with [`Elapsed`] if the operation has not ended within `time` of its beginning. It
+    /// begins with its first poll, with [`Timeout::submit`], or with [`Timeout::wait`].
     ///
-    /// A request that is only in line, or that waits for a pipe, a socket or a thread, is left
-    /// undone then. A request that the kernel executes cannot be stopped: the future is ready
+    /// A request that is only queued, or that waits for a pipe, a socket or a thread, is not
+    /// executed then. A request that the kernel executes cannot be stopped: the future is ready
     /// without it, and the buffer stays with the engine until the kernel is done.
     ///
     /// ```
@@ -168,15 +168,15 @@ impl<O: Operation> Op<O> {
     /// ```
     ///
     /// # Errors
-    /// [`Elapsed`]: the time was over.
+    /// [`Elapsed`]: the time is over.
     pub fn timeout(self, time: Duration) -> Timeout<O> {
         Timeout::new(self, End::After(time))
     }
 
-    /// As [`Op::timeout`], at a certain moment. An operation that is begun later is left undone.
+    /// As [`Op::timeout`], with a point in time. An operation that is begun later is not executed.
     ///
     /// # Errors
-    /// [`Elapsed`]: the time was over.
+    /// [`Elapsed`]: the time is over.
     pub fn deadline(self, at: Instant) -> Timeout<O> {
         Timeout::new(self, End::At(Some(at)))
     }
@@ -187,7 +187,7 @@ impl<O: Operation> Timeout<O> {
         Self { operation: Some(operation), end, alarm: None, turns: Turns::default() }
     }
 
-    /// Begins now; the time of [`Op::timeout`] counts from now on.
+    /// Begins now; the time of [`Op::timeout`] starts now.
     pub fn submit(mut self) -> Self {
         let now = Instant::now();
         if self.end.fix(now).is_none_or(|at| now < at) {
@@ -197,10 +197,10 @@ impl<O: Operation> Timeout<O> {
     }
 
     /// Blocks the calling thread until the operation has ended, or the time is over; needs no
-    /// executor. The thread makes no call that may wait for a file system's server.
+    /// executor. The thread makes no call that may wait for a file server.
     ///
     /// # Errors
-    /// [`Elapsed`]: the time was over.
+    /// [`Elapsed`]: the time is over.
     pub fn wait(mut self) -> Result<O::Output, Elapsed<O>> {
         let operation = self.operation.take().expect("it has not ended");
         let now = Instant::now();
@@ -213,7 +213,7 @@ impl<O: Operation> Timeout<O> {
         }
     }
 
-    /// Gives up.
+    /// The time is over: asks the operation to stop.
     fn elapse(&mut self, errno: i32) -> Elapsed<O> {
         self.alarm = None;
         elapsed(self.operation.take().expect("it has not ended"), errno)
@@ -251,7 +251,7 @@ impl<O: Operation> Awaited for Timeout<O> {
                 }
             },
         }
-        // After the waker was put there.
+        // Checked after the waker was stored.
         if this.alarm.as_ref().is_some_and(Alarm::has_rung) {
             return Poll::Ready(Err(this.elapse(libc::ETIMEDOUT)));
         }

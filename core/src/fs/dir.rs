@@ -22,12 +22,12 @@ use super::worker::OnWorker;
 use super::worker::uninterrupted;
 use crate::sys;
 
-/// An open directory, which paths of its methods are relative to. A handle, cheap to clone.
+/// An open directory. The paths of its methods are relative to it. A handle, cheap to clone.
 ///
-/// It stays the same directory when it is renamed or moved, and needs no walk along its own path
-/// again (openat(2)). It is no cage: `..`, absolute paths and symbolic links lead out of it. The
-/// names of methods are those of the crate `cap-std`, but for three of the standard library:
-/// `Dir::open`, [`open_file`](Dir::open_file) and [`open_file_with`](Dir::open_file_with). Only
+/// It stays the same directory if it is renamed or moved, and its own path is not resolved again
+/// (openat(2)). It is no sandbox: `..`, absolute paths and symbolic links lead out of it. Method
+/// names are those of the crate `cap-std`, except three of the standard library: `Dir::open`,
+/// [`open_file`](Dir::open_file) and [`open_file_with`](Dir::open_file_with). Only
 /// [`replace`](Dir::replace) is of this crate.
 ///
 /// ```
@@ -50,8 +50,8 @@ use crate::sys;
 /// ```
 ///
 /// # Errors
-/// Every method with a path: `EINVAL` if there is a NUL in it, or if a parent of this process has
-/// opened the directory (fork(2)).
+/// Every method with a path: `EINVAL` if the path contains a NUL, or if the parent of this process
+/// has opened the directory (fork(2)).
 #[derive(Clone, Debug)]
 pub struct Dir(File);
 
@@ -59,15 +59,15 @@ impl Dir {
     /// Opens a directory.
     ///
     /// # Errors
-    /// As open(2). `ENOTDIR`: it is none. `EINVAL`: there is a NUL in the path.
+    /// As open(2). `ENOTDIR`: it is no directory. `EINVAL`: the path contains a NUL.
     pub fn open(path: impl AsRef<Path>) -> Op<OnWorker<Self>> {
         OnWorker::at([path.as_ref()], |header, [path]| Self::open_now(header, HERE, path))
     }
 
-    /// Opens a directory in it.
+    /// Opens a directory relative to this one.
     ///
     /// # Errors
-    /// As openat(2). `ENOTDIR`: it is none.
+    /// As openat(2). `ENOTDIR`: it is no directory.
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Op<OnWorker<Self>> {
         let dir = self.0.clone();
         let op = OnWorker::at([path.as_ref()], move |header, [path]| {
@@ -79,14 +79,14 @@ impl Dir {
         }
     }
 
-    /// Opens one, on a worker.
+    /// Opens a directory, on a worker.
     fn open_now(header: &Header, at: RawFd, path: &Path) -> io::Result<Self> {
         let opened = File::from_std(open_directory_at(at, path)?);
         let _ = opened.home().set(header.fs().clone());
         Ok(Self(opened))
     }
 
-    /// Opens a file in it for reading.
+    /// Opens a file in this directory for reading.
     ///
     /// # Errors
     /// As [`File::open`].
@@ -94,7 +94,8 @@ impl Dir {
         self.open_file_with(path, File::options().read(true))
     }
 
-    /// Opens a file in it for writing, made if it is not there, and emptied if it is.
+    /// Opens a file in this directory for writing. The file is created if it does not exist, and
+    /// truncated if it does.
     ///
     /// # Errors
     /// As [`File::open`].
@@ -102,7 +103,7 @@ impl Dir {
         self.open_file_with(path, File::options().write(true).create(true).truncate(true))
     }
 
-    /// Opens a file in it in another way.
+    /// Opens a file in this directory with options.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -110,7 +111,7 @@ impl Dir {
         options.open_in(Some(&self.0), path.as_ref())
     }
 
-    /// Reads a whole file in it.
+    /// Reads a whole file in this directory.
     ///
     /// # Errors
     /// As [`read()`](super::read()).
@@ -126,7 +127,7 @@ impl Dir {
         Op::named([path.as_ref()], |[path]| ReadFile::new(Some(&self.0), path))
     }
 
-    /// Makes a file in it of these bytes, in place of what it held.
+    /// Writes a whole file in this directory, in place of its old content.
     ///
     /// # Errors
     /// As [`write()`](super::write()).
@@ -134,7 +135,7 @@ impl Dir {
         Op::named([path.as_ref()], |[path]| WriteFile::new(Some(&self.0), path, buffer, false))
     }
 
-    /// Makes a file in it of these bytes, so that a crash leaves the old or the new content.
+    /// Writes a whole file in this directory, so that a crash leaves the old or the new content.
     ///
     /// # Errors
     /// As [`replace`](super::replace).
@@ -142,7 +143,7 @@ impl Dir {
         Op::named([path.as_ref()], |[path]| WriteFile::new(Some(&self.0), path, buffer, true))
     }
 
-    /// Whether a path leads to something in it.
+    /// Does the path lead to anything in this directory?
     ///
     /// # Errors
     /// As [`try_exists`](super::try_exists).
@@ -153,7 +154,7 @@ impl Dir {
         })
     }
 
-    /// Makes a directory in it (mkdirat(2)).
+    /// Makes a directory in this one (mkdirat(2)).
     ///
     /// # Errors
     /// As mkdirat(2).
@@ -164,7 +165,7 @@ impl Dir {
         })
     }
 
-    /// What is known of a file in it (statx(2)). Symbolic links are followed.
+    /// The metadata of a file in this directory (statx(2)). Symbolic links are followed.
     ///
     /// # Errors
     /// As statx(2).
@@ -181,7 +182,7 @@ impl Dir {
         Op::named([path.as_ref()], |[path]| Stat::new(Some(&self.0), path, flags))
     }
 
-    /// What is known of the directory.
+    /// The metadata of the directory itself.
     ///
     /// # Errors
     /// As statx(2).
@@ -189,8 +190,8 @@ impl Dir {
         self.0.metadata()
     }
 
-    /// Gives a file in it another name, in this directory or another one, in place of what had that
-    /// (renameat(2)).
+    /// Renames a file in this directory, to a name in this directory or another one. A file that
+    /// had that name is replaced (renameat(2)).
     ///
     /// # Errors
     /// As renameat(2).
@@ -200,7 +201,7 @@ impl Dir {
         })
     }
 
-    /// Removes a name in it that is not a directory's (unlinkat(2)).
+    /// Removes a name in this directory that is not a directory's (unlinkat(2)).
     ///
     /// # Errors
     /// As unlinkat(2).
@@ -208,7 +209,7 @@ impl Dir {
         Op::named([path.as_ref()], |[path]| Name::new(Some(&self.0), path, None, 0))
     }
 
-    /// Removes an empty directory in it (unlinkat(2)).
+    /// Removes an empty directory in this one (unlinkat(2)).
     ///
     /// # Errors
     /// As unlinkat(2).
@@ -217,7 +218,7 @@ impl Dir {
         Op::named([path.as_ref()], |[path]| Name::new(Some(&self.0), path, None, flags))
     }
 
-    /// Gives a file in it a further name, in this directory or another one (linkat(2)).
+    /// Gives a file in this directory a further name, in this directory or another one (linkat(2)).
     ///
     /// # Errors
     /// As linkat(2).
@@ -235,8 +236,7 @@ impl Dir {
         })
     }
 
-    /// Makes a symbolic link in it that leads to `original`, whether that is there or not
-    /// (symlinkat(2)).
+    /// Makes a symbolic link in this directory to `original`, which need not exist (symlinkat(2)).
     ///
     /// # Errors
     /// As symlinkat(2).
@@ -247,10 +247,10 @@ impl Dir {
         })
     }
 
-    /// Where a symbolic link in it leads to (readlinkat(2)).
+    /// The target of a symbolic link in this directory (readlinkat(2)).
     ///
     /// # Errors
-    /// As readlinkat(2). `EINVAL`: it is none.
+    /// As readlinkat(2). `EINVAL`: it is no symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Op<OnWorker<PathBuf>> {
         self.call([path.as_ref()], |at, [path]| {
             let mut room = vec![0; libc::PATH_MAX as usize];
@@ -263,8 +263,8 @@ impl Dir {
         })
     }
 
-    /// What is in a directory in it: `.` is itself. Paths of the entries are relative to this
-    /// directory.
+    /// The entries of a directory in this one; `.` is this directory. Paths of the entries are
+    /// relative to this directory.
     ///
     /// # Errors
     /// As [`read_dir`](super::read_dir()).
@@ -272,8 +272,8 @@ impl Dir {
         open_listing(Some(&self.0), path.as_ref(), false)
     }
 
-    /// Brings the directory to the disk: names in it that were made, changed or removed before
-    /// survive a crash then (fsync(2)).
+    /// Brings the directory to the disk (fsync(2)): earlier changes of its names survive a crash
+    /// then.
     ///
     /// # Errors
     /// As fsync(2).
@@ -281,7 +281,7 @@ impl Dir {
         self.0.sync_all()
     }
 
-    /// What a worker does with the descriptor and paths.
+    /// Has a worker call a function with the descriptor and the paths.
     fn call<T: Send + 'static, const N: usize>(
         &self,
         paths: [&Path; N],
@@ -298,13 +298,13 @@ impl Dir {
     }
 }
 
-/// A call that has no result.
+/// Makes a call that has no result.
 fn done(call: impl FnMut() -> sys::Ret) -> io::Result<()> {
     outcome(uninterrupted(call)).map(|_| ())
 }
 
 impl From<OwnedFd> for Dir {
-    /// Takes over a directory that is open already.
+    /// Takes over an open directory.
     fn from(descriptor: OwnedFd) -> Self {
         Self(descriptor.into())
     }

@@ -1,4 +1,4 @@
-//! Waiting for what nobody else waits for: operations that were dropped or detached.
+//! Waiting for operations that nobody else waits for, because they were dropped or detached.
 
 use std::io;
 use std::sync::Arc;
@@ -13,11 +13,10 @@ use super::handle::File;
 use super::wakers::Flights;
 use crate::process;
 
-/// Ready when no detached operation of the process's [`Fs`] is in flight or stands in line: those
-/// of [`Op::detach`](super::Op::detach), and writes that a `Cursor` was dropped with. As
-/// [`Fs::drain`].
+/// Ready when no detached operation of the process's [`Fs`] is in flight or queued. These are those
+/// of [`Op::detach`](super::Op::detach), and writes of a dropped `Cursor`. As [`Fs::drain`].
 ///
-/// The end of `main` ends the process, and cuts off what is in flight. To have it done, wait:
+/// The end of `main` ends the process, and cuts off operations in flight. To complete them, wait:
 ///
 /// ```
 /// use uringlet::fs;
@@ -34,16 +33,16 @@ pub fn drain() -> Drain {
 }
 
 impl Fs {
-    /// Ready when no detached operation of this `Fs` is in flight or stands in line. Operations
-    /// that are detached meanwhile count as well; dropped ones do not. One that never ends, such as
-    /// a read of an empty pipe, is waited for without end: [`Drain::timeout`] bounds that.
+    /// Ready when no detached operation of this `Fs` is in flight or queued. Operations that are
+    /// detached meanwhile count as well; dropped ones do not. An operation that never ends, such as
+    /// a read of an empty pipe, is waited for without end: [`Drain::timeout`] bounds the wait.
     pub fn drain(&self) -> Drain {
         Drain { fs: Some(self.clone()), turns: Turns::default() }
     }
 
-    /// Refuses further operations, from the first poll on, and is ready when all that were begun
-    /// are over: those that were dropped or detached as well. Nothing of this `Fs` happens to a
-    /// file, and no buffer is used, after that.
+    /// Refuses further operations from the first poll on, and is ready when all that were begun
+    /// have ended, dropped and detached ones included. After that, this `Fs` changes no file and
+    /// uses no buffer.
     ///
     /// ```
     /// use std::time::Duration;
@@ -60,26 +59,26 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// `TimedOut`: some are not over after `time`. Further operations are refused all the same,
-    /// with `ESHUTDOWN`.
+    /// `TimedOut`: some operations have not ended after `time`. Further operations are refused
+    /// nevertheless, with `ESHUTDOWN`.
     pub fn shutdown(&self, time: Duration) -> Over {
         Over::new(Some((self.clone(), Awaits::Shutdown)), time)
     }
 }
 
 impl File {
-    /// Ready when all operations of this file that were begun are over: those that were dropped or
-    /// detached, and those of other handles as well. What is begun meanwhile counts, too.
+    /// Ready when all operations of this file that were begun have ended. Dropped and detached ones
+    /// are included, and those of other handles. Operations that begin meanwhile count, too.
     ///
     /// # Errors
-    /// `TimedOut`: some are not over after `time`.
+    /// `TimedOut`: some operations have not ended after `time`.
     pub fn drain(&self, time: Duration) -> Over {
         let fs = self.fs().cloned();
         Over::new(fs.map(|fs| (fs, Awaits::File(Arc::clone(self.flights())))), time)
     }
 }
 
-/// What [`drain`] gives: a future.
+/// A future, from [`drain`].
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is awaited or waited for"]
 pub struct Drain {
@@ -88,21 +87,21 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// As this, at most for so long.
+    /// As this future, but at most for `time`.
     ///
     /// # Errors
-    /// `TimedOut`: some are not over after `time`.
+    /// `TimedOut`: some operations have not ended after `time`.
     pub fn timeout(self, time: Duration) -> Over {
         Over::new(self.fs.clone().map(|fs| (fs, Awaits::Detached)), time)
     }
 
-    /// Blocks the calling thread until then; needs no executor.
+    /// Blocks the calling thread until the future is ready; needs no executor.
     pub fn wait(mut self) {
         block_on(|context| self.poll_in_turn(context, &mut Spent::default()));
     }
 }
 
-/// Polls on this thread until it is ready.
+/// Polls on this thread until the result is ready.
 pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -127,7 +126,7 @@ awaited!(Drain, ());
 impl Awaited for Drain {
     fn poll_in_turn(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<()> {
         match &self.fs {
-            // The operations of a fork(2)'s parent end in the parent.
+            // In the child of a fork(2), the parent's operations end in the parent.
             Some(fs) if fs.generation() == process::generation() => {
                 fs.detached().poll(context.waker())
             }
@@ -136,7 +135,7 @@ impl Awaited for Drain {
     }
 }
 
-/// What an [`Over`] waits for.
+/// The operations that an [`Over`] waits for.
 #[derive(Debug)]
 enum Awaits {
     Detached,
@@ -144,8 +143,8 @@ enum Awaits {
     File(Arc<Flights>),
 }
 
-/// What [`Fs::shutdown`], [`File::drain`] and [`Drain::timeout`] give: a future. The time counts
-/// from the first poll.
+/// A future, from [`Fs::shutdown`], [`File::drain`] and [`Drain::timeout`]. The time counts from
+/// the first poll.
 #[must_use = "a future does nothing until it is awaited or waited for"]
 pub struct Over {
     what: Option<(Fs, Awaits)>,
@@ -159,7 +158,7 @@ impl Over {
         Self { what, end: End::After(time), alarm: None, turns: Turns::default() }
     }
 
-    /// Blocks the calling thread until then; needs no executor.
+    /// Blocks the calling thread until the future is ready; needs no executor.
     ///
     /// # Errors
     /// As the future.
@@ -174,7 +173,7 @@ impl Awaited for Over {
     fn poll_in_turn(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<io::Result<()>> {
         let Some((fs, which)) = &self.what else { return Poll::Ready(Ok(())) };
         if fs.generation() != process::generation() {
-            // The operations of a fork(2)'s parent end in the parent.
+            // In the child of a fork(2), the parent's operations end in the parent.
             return Poll::Ready(Ok(()));
         }
         let flights = match which {
@@ -196,7 +195,7 @@ impl Awaited for Over {
             Some(alarm) => alarm.wakes(context.waker()),
             None => self.alarm = Some(Alarm::set(at, context.waker())?),
         }
-        // It may have rung before the waker was there.
+        // The deadline may have passed before the waker was stored.
         if self.alarm.as_ref().is_some_and(Alarm::has_rung) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

@@ -1,5 +1,5 @@
-//! Where operations go: an instance whose completions come back to them, and the limits on what is
-//! in flight at a time, before which requests stand in line.
+//! The engine of awaited operations: an instance whose completions return to the operations, and
+//! limits on what is in flight. Requests beyond the limits are queued in a line.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -25,10 +25,10 @@ use crate::sys::aio::IoEvent;
 use crate::word::admission::Admission;
 use crate::{process, sys};
 
-/// Where the requests of files go: an engine, and limits. A handle, cheap to clone.
+/// The engine for requests of files, and its limits. A handle, cheap to clone.
 ///
-/// One of them is made for the process when it is first needed; [`Fs::builder`] makes others. It
-/// lasts as long as a handle, a file or a request of it. Dropping the last one never blocks.
+/// The process's own is made when it is first needed; [`FsBuilder::build`] makes others. An `Fs`
+/// lives as long as one of its handles, files or requests. Dropping the last one never blocks.
 #[derive(Clone)]
 pub struct Fs(Arc<Shared>);
 
@@ -36,7 +36,7 @@ struct Shared {
     instance: Arc<Instance>,
     line: Arc<Line>,
     detached: Flights,
-    /// Of operations that were handed over, and have not ended.
+    /// Operations that were handed over, and have not ended.
     flights: Flights,
     /// No further operation begins.
     is_shut_down: AtomicBool,
@@ -62,26 +62,25 @@ impl FsBuilder {
         self
     }
 
-    /// Threads that may execute requests at a time: 1 to 64, which is the default. Threads that
-    /// wait for a FIFO or a server do not count
-    /// ([`Builder::workers_max`](crate::Builder::workers_max)).
+    /// Threads that may execute requests at a time: 1 to 64, 64 by default. Threads that wait for a
+    /// FIFO or a server do not count ([`Builder::workers_max`](crate::Builder::workers_max)).
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.builder = self.builder.workers_max(threads);
         self
     }
 
-    /// Operations [in the background](super::Op::background) that are among the others at a time: 1
-    /// by default, and at most as many as [`FsBuilder::threads`]. 0 is taken as 1.
+    /// The number of operations [in the background](super::Op::background) that compete with the
+    /// others at a time. 1 by default, and at most [`FsBuilder::threads`]. 0 is taken as 1.
     #[must_use]
     pub fn background(mut self, operations: usize) -> Self {
         self.background = operations;
         self
     }
 
-    /// Requests that the engine has at a time: 1 to 32,768; 4,096 by default. Any further ones
-    /// stand in line. A request that never ends keeps its place, as a read of an empty pipe does:
-    /// programs with thousands of those give them an `Fs` of their own.
+    /// Requests that the engine has at a time: 1 to 32,768; 4,096 by default. Further ones are
+    /// queued. A request that never ends keeps its place, for example a read of an empty pipe.
+    /// Programs with thousands of those give them an `Fs` of their own.
     #[must_use]
     pub fn in_flight(mut self, requests: u32) -> Self {
         self.in_flight = requests;
@@ -89,22 +88,22 @@ impl FsBuilder {
     }
 
     /// Bytes of buffers that the engine has at a time; 64 MiB by default. While it has fewer, the
-    /// next request goes, however large it is.
+    /// next request is started, however large it is.
     #[must_use]
     pub fn bytes_in_flight(mut self, bytes: u64) -> Self {
         self.bytes_in_flight = bytes;
         self
     }
 
-    /// The most bytes that a read may have to be tried on the polling thread; 64 KiB by default,
-    /// which take some 7 µs to copy. 0: nothing is tried there.
+    /// The maximum length in bytes of a read that is tried on the polling thread; 64 KiB by
+    /// default, which take some 7 µs to copy. 0: nothing is tried there.
     #[must_use]
     pub fn inline_max(mut self, bytes: usize) -> Self {
         self.inline_max = bytes;
         self
     }
 
-    /// Has requests delayed, reordered, shortened and failed: for tests.
+    /// Delays, reorders, shortens and fails requests: for tests.
     #[cfg(feature = "faulty")]
     #[must_use]
     pub fn faulty(mut self, faults: crate::Faults) -> Self {
@@ -112,10 +111,11 @@ impl FsBuilder {
         self
     }
 
-    /// Makes it.
+    /// Makes the `Fs`.
     ///
     /// # Errors
-    /// A value out of its range, named; an engine that was asked for and is refused here.
+    /// A value is out of range, and the error names it. Or the engine that was asked for is refused
+    /// here.
     pub fn build(&self) -> Result<Fs, ConfigError> {
         if !(1..=ENTRIES_MAX / 2).contains(&self.in_flight) {
             return Err(ConfigError {
@@ -125,11 +125,11 @@ impl FsBuilder {
                 errno: libc::EINVAL,
             });
         }
-        // Places of cancelled requests come back a little later: there are twice as many.
+        // Places of cancelled requests are free a little later: there are twice as many.
         self.of_places(2 * self.in_flight)
     }
 
-    /// With this many places for requests of the engine.
+    /// Makes an `Fs` with this many places for requests in the engine.
     pub(super) fn of_places(&self, places: u32) -> Result<Fs, ConfigError> {
         let builder = self.builder.clone().entries(places).kernel_room(AWAITED_ROOM);
         let line = Arc::new(Line {
@@ -154,7 +154,7 @@ impl FsBuilder {
     }
 }
 
-/// The `Fs` of the process, made on first use and never dropped. A child of a fork makes its own.
+/// The `Fs` of the process, made on first use and never dropped. The child of a fork makes its own.
 static GLOBAL: PerProcess<Fs> = PerProcess::new();
 
 impl Fs {
@@ -186,12 +186,12 @@ impl Fs {
         }
     }
 
-    /// The engine that executes what is not done on the spot, and what was tried and refused.
+    /// The engine, and what was tried and refused.
     pub fn choice(&self) -> Choice {
         self.0.instance.choice()
     }
 
-    /// Requests that the engine has, and those that stand in line: a snapshot.
+    /// The number of requests in the engine, and of queued ones: a snapshot.
     pub fn in_flight(&self) -> (usize, usize) {
         if self.generation() != process::generation() {
             return (0, 0);
@@ -246,8 +246,7 @@ impl Drop for Shared {
         if self.line.in_flight.load(Ordering::Acquire) == 0 && !IS_ENDING.get() {
             return self.instance.close();
         }
-        // Operations that were dropped are in flight, or this thread is ending one: it does not
-        // wait.
+        // Dropped operations are in flight, or this thread is ending one: it must not wait.
         let instance = Arc::clone(&self.instance);
         let kept = Arc::clone(&instance);
         let mask = sys::block_signals();
@@ -255,19 +254,19 @@ impl Drop for Shared {
         let spawned = thread.stack_size(64 << 10).spawn(move || instance.close());
         sys::restore_signals(mask);
         if spawned.is_err() {
-            // No thread can be made. The engine ends what it has, and nobody closes it.
+            // No thread can be made. The engine completes its requests, and is not closed.
             std::mem::forget(kept);
         }
     }
 }
 
-/// What a slot can do, whatever its operation.
+/// The functions of a slot, for its type of operation.
 pub struct OpVtable {
     pub(super) complete: unsafe fn(NonNull<Header>, i32) -> bool,
     pub(super) forget: unsafe fn(NonNull<Header>),
 }
 
-/// The part of a slot that knows nothing of its operation. Its address is the request's
+/// The part of a slot that does not depend on its operation. Its address is the request's
 /// [`Sqe::user_data`].
 pub struct Header {
     vtable: &'static OpVtable,
@@ -275,12 +274,12 @@ pub struct Header {
     entry: UnsafeCell<Entry>,
     bytes: Cell<u64>,
     claim: Claim,
-    /// The operation is one in the background; put up while it stands at the gate of those.
+    /// The operation is one in the background. Offered while it waits at the gate.
     is_background: bool,
     gate_claim: Claim,
-    /// No further request is to be made.
+    /// No further request will be made.
     stopped: AtomicBool,
-    /// The operation runs to its end though nobody waits, and is counted for that.
+    /// The operation runs to its end though nobody waits, and is counted as detached.
     detached: AtomicBool,
     /// A call of a worker's.
     interruptible: Interruptible,
@@ -295,7 +294,7 @@ unsafe impl Send for Header {}
 // SAFETY: as above.
 unsafe impl Sync for Header {}
 
-/// What counts an operation.
+/// The counters in which an operation is counted.
 pub(super) struct Counts {
     fs: Fs,
     flights: Option<Arc<Flights>>,
@@ -303,7 +302,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// The operation is over.
+    /// The operation has ended.
     pub(super) fn end(self) {
         if self.is_detached {
             self.fs.detached().end();
@@ -328,13 +327,13 @@ impl Handle {
         unsafe { self.0.as_ref() }
     }
 
-    /// Gives the reference back.
+    /// Drops the reference.
     fn forget(self) {
         // SAFETY: the engine's reference, used up.
         unsafe { (self.header().vtable.forget)(self.0) };
     }
 
-    /// Ends the request. `Some`: the operation has another one.
+    /// Ends the request. `Some`: the operation has another request.
     fn complete(self, result: i32) -> Option<Self> {
         // SAFETY: the request is over, and the thread that has the handle is the engine's side.
         let is_over = unsafe { (self.header().vtable.complete)(self.0, result) };
@@ -360,7 +359,7 @@ impl AtGate for Handle {
 }
 
 impl Header {
-    /// One that is in flight, and counted for that.
+    /// A header of an operation in flight, which is counted.
     pub(super) fn new(
         fs: Fs,
         notify: i32,
@@ -391,10 +390,10 @@ impl Header {
         &self.fs
     }
 
-    /// Sets the next request, by the engine's side.
+    /// Sets the next request. For the engine's side.
     ///
     /// # Safety
-    /// The header of a slot, as a pointer to the whole of that: it comes back with the result.
+    /// The header of a slot, as a pointer to the whole slot: it is returned with the result.
     pub(super) unsafe fn fill(header: NonNull<Self>, sqe: Sqe, bytes: u64) {
         let sqe = sqe.user_data(header.as_ptr() as u64);
         // SAFETY: the caller's contract, and the engine's side has the cell to itself.
@@ -419,16 +418,17 @@ impl Header {
         self.detached.store(true, Ordering::Relaxed);
     }
 
-    /// What counts the operation, for the thread that ends it. One that was detached counts as
-    /// that until it is found abandoned. If it is not, its own thread ends that count.
+    /// The counters of the operation, for the thread that ends it. A detached operation is counted
+    /// as detached until it is found abandoned. If it is not found abandoned, its own thread ends
+    /// that count.
     pub(super) fn counts(&self, is_abandoned: bool) -> Counts {
-        // Set before it was abandoned.
+        // Set before the operation was abandoned.
         let is_detached = is_abandoned && self.detached.load(Ordering::Relaxed);
         Counts { fs: self.fs.clone(), flights: self.flights.clone(), is_detached }
     }
 
-    /// Makes a call of a worker's, again after `EINTR`: a count, or a negative errno. It ends with
-    /// `ECANCELED` when the operation is stopped, if a signal can end it.
+    /// Makes a call of a worker's, repeated after `EINTR`: a count, or a negative errno. It ends
+    /// with `ECANCELED` when the operation is stopped, if a signal can end it.
     pub(super) fn interruptibly(&self, call: impl FnMut() -> sys::Ret) -> i32 {
         self.interruptible.during(|| self.is_stopped(), call)
     }
@@ -438,7 +438,7 @@ impl Header {
         self.interruptible.end();
     }
 
-    /// Takes it out of the line, if it stands there.
+    /// Takes the request out of the line, if it is there.
     pub(super) fn withdraw(&self) -> bool {
         let line = &self.fs.0.line;
         if self.gate_claim.claim() {
@@ -454,7 +454,7 @@ impl Header {
         withdrawn
     }
 
-    /// Submits it, or has it stand in line.
+    /// Submits the request, or queues it in the line.
     ///
     /// # Safety
     /// The header of a slot, with a reference for the engine, whose next request is set.
@@ -469,23 +469,23 @@ impl Header {
     }
 }
 
-/// What is in flight, within its limits, and what stands in line for that.
+/// The requests in flight, within their limits, and the line of requests that wait for room.
 #[derive(Debug)]
 struct Line {
     waiting: Admission<Handle>,
-    /// Operations in the background stand here before.
+    /// Operations in the background wait here first.
     gate: BackgroundGate<Handle>,
-    /// Requests with the engine, whose places are not free yet.
+    /// Requests in the engine, and those whose places are not free yet.
     in_flight: AtomicUsize,
     in_flight_max: usize,
-    /// Of their buffers.
+    /// Bytes of their buffers.
     bytes: AtomicU64,
     bytes_max: u64,
 }
 
 impl Line {
-    /// There is room for a request: hints that [`Line::admit`] makes sure of. The request that
-    /// reaches the limit of bytes may exceed it: one that is larger has its turn like any other.
+    /// Is there room for a request? A hint that [`Line::admit`] checks again. The request that
+    /// reaches the limit of bytes may exceed it: a larger one has its turn like any other.
     fn has_place(&self, in_flight: usize) -> bool {
         in_flight < self.in_flight_max
     }
@@ -505,7 +505,7 @@ impl Line {
         let is_admitted =
             self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
         if !is_admitted {
-            // Another thread may have found no place meanwhile. The caller tries the line next.
+            // Another thread may have found no place meanwhile. The caller passes the line on next.
             self.in_flight.fetch_sub(1, Ordering::Release);
         }
         is_admitted
@@ -528,8 +528,8 @@ impl Line {
         self.pass_on();
     }
 
-    /// Submits one that was admitted. `Some`: the instance has no place for it, and it is not
-    /// admitted any more. Under no lock: it may complete here and now.
+    /// Submits an admitted request. `Some`: the instance has no place for it, and it is no longer
+    /// admitted. Called without a lock: the request may complete at once.
     fn submit(&self, handle: Handle) -> Option<Handle> {
         let header = handle.header();
         if header.is_stopped() {
@@ -554,7 +554,7 @@ impl Line {
         None
     }
 
-    /// Ends one that was admitted and is not with the instance.
+    /// Ends an admitted request that the instance does not have.
     fn end_admitted(&self, handle: Handle, errno: i32) {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
         let (instance, obj) =
@@ -572,12 +572,13 @@ impl Line {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
         let is_background = handle.header().is_background;
         let Some(again) = handle.complete(result) else { return self.leave(is_background) };
-        // At the front, as it has begun. The thread that frees its place passes it on.
+        // At the front, because the operation has begun. The thread that frees its place passes it
+        // on.
         again.header().claim.offer();
         self.waiting.push_front(again);
     }
 
-    /// An operation is over. If it is one in the background, another one may pass the gate.
+    /// An operation has ended. If it is one in the background, another one may pass the gate.
     fn leave(&self, is_background: bool) {
         if is_background {
             self.gate.leave();
@@ -586,7 +587,7 @@ impl Line {
 
     fn released(&self) {
         self.in_flight.fetch_sub(1, Ordering::Release);
-        // With a fence, which the gate needs as well.
+        // With a fence, which the gate needs, too.
         if self.waiting.waits_for_room() {
             self.pass_on();
         }
@@ -595,7 +596,7 @@ impl Line {
         }
     }
 
-    /// Submits what there is room for.
+    /// Submits as many requests as there is room for.
     fn pass_on(&self) {
         let (mut gone, mut patience) = (Vec::new(), Patience::default());
         self.waiting.run(|| self.pass_on_now(&mut gone), || self.first_may_go(&mut patience));
@@ -603,7 +604,7 @@ impl Line {
     }
 
     /// As [`Line::pass_on`], by the one thread that does it. Withdrawn requests go to `gone`.
-    /// False: a request is left, as there is no room for it.
+    /// False: there is no room for a request.
     fn pass_on_now(&self, gone: &mut Vec<Handle>) -> bool {
         loop {
             let mut is_admitted = false;
@@ -630,7 +631,7 @@ impl Line {
         }
     }
 
-    /// Is there room for the first in line by now?
+    /// Is there room for the first request of the line now?
     fn first_may_go(&self, patience: &mut Patience) -> bool {
         let in_flight = self.in_flight.load(Ordering::Acquire);
         let first = self.waiting.first(|first| {
@@ -642,7 +643,7 @@ impl Line {
         match first {
             None | Some((_, true, _) | (true, _, true)) => true,
             Some((true, false, false)) if in_flight == 0 => {
-                // Places of cancelled requests are about to be free, and no thread tells of it.
+                // Places of cancelled requests will be free soon, and no thread will tell.
                 patience.wait();
                 true
             }
@@ -650,7 +651,7 @@ impl Line {
         }
     }
 
-    /// A request that stands in line was withdrawn.
+    /// A queued request was withdrawn.
     fn note_withdrawn(&self) {
         let gone = self.waiting.note_withdrawn(|handle| handle.header().claim.is_claimed());
         gone.into_iter().for_each(Handle::forget);
@@ -663,7 +664,7 @@ thread_local! {
     static IS_ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `body` with the thread known to be ending a request.
+/// Runs `body` with the thread marked as ending a request.
 fn ending(body: impl FnOnce()) {
     let before = IS_ENDING.replace(true);
     body();

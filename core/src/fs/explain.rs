@@ -1,4 +1,4 @@
-//! Why requests of a file run where they do.
+//! The lanes of a file's requests, and the reasons.
 
 use std::fmt;
 use std::io;
@@ -8,15 +8,15 @@ use super::handle::File;
 use crate::instance::choice::{Choice, ChosenLane};
 use crate::process;
 
-/// What [`File::explain`] gives; as text, four lines for a log.
+/// The result of [`File::explain`]; its text is four lines for a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explain {
-    /// The engine, the kernel's interface that it uses, and what was tried and refused: as
-    /// [`Context::choice`](crate::Context::choice) has it.
+    /// The engine, the kernel's interface that it uses, and what was tried and refused, as in
+    /// [`Context::choice`](crate::Context::choice).
     pub choice: Choice,
-    /// Are reads tried on the polling thread, and why not?
+    /// The reason why reads are or are not tried on the polling thread.
     pub tried: &'static str,
-    /// The most bytes that a read may have for that.
+    /// The maximum length of a read that is tried, in bytes.
     pub inline_max: usize,
     /// The lane of reads that are handed over.
     pub reads: ChosenLane,
@@ -35,8 +35,8 @@ impl fmt::Display for Explain {
 }
 
 impl File {
-    /// Says where requests of this file would run now, and why. What is learned about a file
-    /// changes that. Some system calls, none of which waits for a device.
+    /// The lanes that requests of this file would take now, and the reasons. They change with what
+    /// is learned about the file. Makes some system calls, none of which waits for a device.
     ///
     /// ```
     /// let file = uringlet::fs::File::open("/proc/self/exe").wait()?;
@@ -47,8 +47,8 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// `EINVAL`: the file belongs to the parent of a fork(2). As [`FsBuilder::build`], where the
-    /// file has no [`Fs`] yet, and that of the process is made.
+    /// `EINVAL`: the file belongs to the parent of a fork(2). As [`FsBuilder::build`], if the file
+    /// has no [`Fs`] yet: the process's is made then.
     ///
     /// [`FsBuilder::build`]: super::FsBuilder::build
     pub fn explain(&self) -> io::Result<Explain> {

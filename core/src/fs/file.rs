@@ -1,4 +1,4 @@
-//! What can be asked of a file.
+//! The operations of a file.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -30,12 +30,13 @@ impl File {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// As open(2). `EINVAL`: there is a NUL in the path.
+    /// As open(2). `EINVAL`: the path contains a NUL.
     pub fn open(path: impl AsRef<Path>) -> Op<Open> {
         Self::options().read(true).open(path)
     }
 
-    /// Opens a file for writing, made if it is not there, and emptied if it is.
+    /// Opens a file for writing. The file is created if it does not exist, and truncated if it
+    /// does.
     ///
     /// # Errors
     /// As [`File::open`].
@@ -43,10 +44,10 @@ impl File {
         Self::options().write(true).create(true).truncate(true).open(path)
     }
 
-    /// Makes a file, and opens it for reading and writing. It must not be there.
+    /// Creates a file, and opens it for reading and writing. It must not exist.
     ///
     /// # Errors
-    /// As [`File::open`]. `EEXIST`: it is there.
+    /// As [`File::open`]. `EEXIST`: the file exists.
     pub fn create_new(path: impl AsRef<Path>) -> Op<Open> {
         Self::options().read(true).write(true).create_new(true).open(path)
     }
@@ -56,13 +57,13 @@ impl File {
         OpenOptions::default()
     }
 
-    /// Reads from `offset` bytes on into the buffer, from its beginning, as far as its capacity
-    /// goes. Gives the number of bytes, 0 at the end of the file. A length that is less is raised
-    /// to that number.
+    /// Reads from `offset` (bytes) into the buffer, from its beginning up to its capacity. Returns
+    /// the number of bytes, 0 at the end of the file. The buffer's length is raised to that number
+    /// if it is less.
     ///
     /// A read of at most [`inline_max`](super::FsBuilder::inline_max) bytes that are all in the
-    /// page cache is done by the first poll, with one system call. More than 2 GiB take several
-    /// calls, one after the other; they end with the first that is short.
+    /// page cache is executed by the first poll, with one system call. More than 2 GiB take several
+    /// calls, one after the other; the first short one ends the read.
     ///
     /// # Errors
     /// As pread(2), beside the buffer. `ECANCELED`: it was cancelled.
@@ -73,20 +74,20 @@ impl File {
     /// As [`File::read_at`], until the buffer's capacity is full.
     ///
     /// # Errors
-    /// As [`File::read_at`]; `UnexpectedEof` if the file ends before, beside the buffer with what
-    /// there was.
+    /// As [`File::read_at`]. `UnexpectedEof`: the file ends before; the buffer has the bytes up to
+    /// there.
     pub fn read_exact_at<B: IoBufMut + Send>(&self, buffer: B, offset: u64) -> Op<ReadExact<B>> {
         Op::new(ReadExact::new(self, buffer, offset, 0))
     }
 
-    /// Reads several ranges at once, each of them whole; the chunks come in the order of the
-    /// ranges. Ranges close together are read as one, and the task is woken once. On a file that is
-    /// open for direct I/O, ranges need no alignment: what is read is widened to it, and cut.
+    /// Reads several ranges at once, each of them whole; the chunks have the order of the ranges.
+    /// Adjacent ranges are read as one, and the task is woken once. On a file that is open for
+    /// direct I/O, ranges need no alignment: reads are widened to it, and their results cut.
     ///
     /// # Errors
-    /// As [`File::read_at`]: the first one in the order of the file. `UnexpectedEof`: a range ends
-    /// behind the file. `EINVAL`: a range ends before it begins, or behind 2^63 bytes. `ENOMEM`:
-    /// there is no memory for a range.
+    /// As [`File::read_at`]: the first error in the order of the file. `UnexpectedEof`: a range
+    /// ends behind the file. `EINVAL`: a range ends before it begins, or behind 2^63 bytes.
+    /// `ENOMEM`: there is no memory for a range.
     pub fn read_ranges(&self, ranges: &[Range<u64>], coalesce: Coalesce) -> ReadRanges {
         ReadRanges::new(self, ranges, coalesce)
     }
@@ -115,8 +116,8 @@ impl File {
         Op::new(WriteVectored::new(self, buffers, offset))
     }
 
-    /// Writes the buffer's bytes to `offset` bytes on. Gives how many were written. It is ready
-    /// when the kernel has the bytes; [`File::sync_data`] brings them to the disk.
+    /// Writes the buffer at `offset` (bytes). Returns the number of bytes written. The future is
+    /// ready when the kernel has the bytes; [`File::sync_data`] brings them to the disk.
     ///
     /// **If the future is dropped after its first poll, the write may happen wholly, in part, or
     /// not at all.**
@@ -135,8 +136,8 @@ impl File {
         Op::new(WriteAll::new(self, buffer, offset, 0))
     }
 
-    /// Writes the buffer's bytes to the end of the file, wherever that is by then (`RWF_APPEND`,
-    /// pwritev2(2)). Where they went to the kernel does not tell.
+    /// Appends the buffer to the end of the file at that moment (`RWF_APPEND`, pwritev2(2)). The
+    /// kernel does not tell the offset.
     ///
     /// # Errors
     /// As [`File::write_at`]; `EOPNOTSUPP` before Linux 4.16.
@@ -145,7 +146,7 @@ impl File {
     }
 
     /// Brings the file's data to the disk (fdatasync(2)): that of every write whose future was
-    /// ready before this one is polled. Calls that are made at the same time are shared.
+    /// ready before this one is polled. Concurrent calls share one fdatasync(2).
     ///
     /// # Errors
     /// As fdatasync(2).
@@ -161,7 +162,7 @@ impl File {
         self.control(Sqe::fsync(self.number()))
     }
 
-    /// What kind of file it is, its length, and so on (statx(2)).
+    /// The file's kind, length, and so on (statx(2)).
     ///
     /// # Errors
     /// As statx(2).
@@ -169,10 +170,10 @@ impl File {
         Op::new(Stat::new(Some(self), CString::default(), libc::AT_EMPTY_PATH))
     }
 
-    /// Another handle of the file, as by its clone.
+    /// Another handle of the same file, like `clone`.
     ///
     /// # Errors
-    /// None: those of other libraries make another descriptor, which may fail.
+    /// None: the function exists because other libraries duplicate the descriptor, which may fail.
     pub async fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
@@ -185,7 +186,7 @@ impl File {
         self.by_std(move |file| file.set_permissions(permissions))
     }
 
-    /// Sets when the file was last read and changed (futimens(3)).
+    /// Sets the times of the last read and change (futimens(3)).
     ///
     /// # Errors
     /// As futimens(3).
@@ -193,7 +194,7 @@ impl File {
         self.by_std(move |file| file.set_times(times))
     }
 
-    /// As [`File::set_times`], when it was last changed.
+    /// As [`File::set_times`], for the time of the last change.
     ///
     /// # Errors
     /// As [`File::set_times`].
@@ -201,7 +202,7 @@ impl File {
         self.set_times(FileTimes::new().set_modified(time))
     }
 
-    /// What the standard library does with a file, by a worker.
+    /// Has a worker call a function of the standard library.
     fn by_std<T: Send + 'static>(
         &self,
         f: impl FnOnce(&StdFile) -> io::Result<T> + Send + 'static,
@@ -221,8 +222,8 @@ impl File {
         self.control(Sqe::ftruncate(self.number(), length))
     }
 
-    /// Gives the file room on the disk for `length` bytes from `offset` on, and extends it if need
-    /// be (fallocate(2)).
+    /// Allocates room on the disk for `length` bytes from `offset` on, and extends the file if
+    /// needed (fallocate(2)).
     ///
     /// # Errors
     /// As fallocate(2).
@@ -230,8 +231,8 @@ impl File {
         self.control(Sqe::fallocate(self.number(), 0, offset, length))
     }
 
-    /// Gives the room of `length` bytes from `offset` on back to the file system: they are zeros
-    /// then, and the file is as long as before (fallocate(2)).
+    /// Gives the room of `length` bytes from `offset` on back to the file system. They are zeros
+    /// then, and the file's length is unchanged (fallocate(2)).
     ///
     /// # Errors
     /// As fallocate(2). `EOPNOTSUPP`: the file system cannot.
@@ -240,8 +241,8 @@ impl File {
         self.control(Sqe::fallocate(self.number(), mode as u32, offset, length))
     }
 
-    /// Says how the file will be used from `offset` on, for `length` bytes, or, with 0, to its end
-    /// (posix_fadvise(2)).
+    /// Announces how the file will be used from `offset` on, for `length` bytes or, with 0, to its
+    /// end (posix_fadvise(2)).
     ///
     /// # Errors
     /// As posix_fadvise(2). A length above `u32::MAX` is taken as 0.
@@ -250,13 +251,13 @@ impl File {
         self.control(Sqe::fadvise(self.number(), offset, length, advice as u32))
     }
 
-    /// Closes the file in the background, and tells of the error (close(2)): that of a write that
-    /// the file system had put off, say. Dropped before it was polled, it closes the file like any
-    /// drop of the last handle.
+    /// Closes the file in the background, and returns the error of close(2), for example that of a
+    /// delayed write. Dropped before it was polled, it closes the file like any drop of the last
+    /// handle.
     ///
     /// # Errors
-    /// As close(2); the descriptor is closed whatever it says. `EBUSY`: there are other handles, or
-    /// requests that have not ended. It is closed after the last of them.
+    /// As close(2); the descriptor is closed in any case. `EBUSY`: there are other handles, or
+    /// requests that have not ended. The file is closed after the last of them.
     pub fn close(self) -> Op<Close> {
         Op::new(Close { file: self })
     }
@@ -271,21 +272,21 @@ impl File {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum Advice {
-    /// In no particular way.
+    /// No particular pattern.
     Normal = libc::POSIX_FADV_NORMAL,
     /// From front to back: more is read ahead.
     Sequential = libc::POSIX_FADV_SEQUENTIAL,
-    /// Here and there: nothing is read ahead.
+    /// Random access: nothing is read ahead.
     Random = libc::POSIX_FADV_RANDOM,
-    /// Soon: it is read into the page cache now.
+    /// Needed soon: read into the page cache now.
     WillNeed = libc::POSIX_FADV_WILLNEED,
-    /// No more: it may leave the page cache.
+    /// No longer needed: may leave the page cache.
     DontNeed = libc::POSIX_FADV_DONTNEED,
-    /// Once.
+    /// Used once.
     NoReuse = libc::POSIX_FADV_NOREUSE,
 }
 
-/// What [`File::sync_data`], [`File::set_len`] and the like do.
+/// The operation of [`File::sync_data`], [`File::set_len`] and the like.
 #[derive(Debug)]
 pub struct Control {
     file: File,
@@ -313,7 +314,7 @@ unsafe impl Steps for Control {
     }
 }
 
-/// What [`File::close`] does.
+/// The operation of [`File::close`].
 #[derive(Debug)]
 pub struct Close {
     file: File,
@@ -322,7 +323,7 @@ pub struct Close {
 // SAFETY: the request has no memory.
 unsafe impl Steps for Close {
     type Output = io::Result<()>;
-    // Whether the descriptor was closed would not be known.
+    // Otherwise it would be unknown whether the descriptor was closed.
     const CANCELLABLE: bool = false;
 
     fn home(&self) -> &OnceLock<Fs> {
@@ -344,7 +345,7 @@ unsafe impl Steps for Close {
     }
 
     fn after(&self, result: i32) -> Option<i32> {
-        // Whatever it says (close(2)).
+        // Whatever close(2) returns.
         self.file.closed();
         Some(result)
     }

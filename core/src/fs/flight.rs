@@ -1,4 +1,4 @@
-//! Where an operation and the engine meet: one word says to whom the payload belongs.
+//! The protocol between an operation and the engine: one word says which of them owns the payload.
 //!
 //! | state     | the payload belongs to | the cell of the waker belongs to         |
 //! |-----------|------------------------|------------------------------------------|
@@ -7,9 +7,9 @@
 //! | DONE      | the operation          | the operation; nothing is in it          |
 //! | ABANDONED | the engine             | nobody; nothing is in it                 |
 //!
-//! Two threads at most work with a word: the one that has the operation, and the one that ends the
-//! request. DONE and ABANDONED are final. Each step out of EMPTY or WAKER is one atomic exchange,
-//! so the waker has one taker, and the payload has one owner.
+//! At most two threads use a word: the one with the operation, and the one that ends the request.
+//! DONE and ABANDONED are final. Each step out of EMPTY or WAKER is one atomic exchange. So one
+//! thread takes the waker, and the payload has one owner.
 #![allow(unsafe_code)]
 
 use std::task::Waker;
@@ -23,8 +23,8 @@ mod state {
     pub(super) const ABANDONED: u32 = 3;
 }
 
-/// What a request consists of (buffer, descriptor) while the engine may use it, and who is to be
-/// woken at its end.
+/// The data of a request (buffer, descriptor) while the engine may use it, and the task to wake at
+/// its end.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
     state: AtomicU32,
@@ -32,14 +32,14 @@ pub(crate) struct Flight<T> {
     payload: UnsafeCell<Option<T>>,
 }
 
-/// What the end of a request is to be followed by.
+/// What to do after the end of a request.
 #[derive(Debug)]
 pub(crate) enum Ended<T> {
-    /// Nobody waits yet; the operation will find it done.
+    /// No task waits yet; the operation will find the request done.
     Quietly,
-    /// The operation's task is to be woken.
+    /// Wake the operation's task.
     Wake(Waker),
-    /// Nobody waits any more: the payload is the caller's, to be dropped.
+    /// The operation was dropped: the caller drops the payload.
     Abandoned(T),
 }
 
@@ -50,7 +50,7 @@ unsafe impl<T: Send> Send for Flight<T> {}
 unsafe impl<T: Send> Sync for Flight<T> {}
 
 impl<T> Flight<T> {
-    /// In flight, with no waker.
+    /// A request in flight, without a waker.
     pub(crate) fn new(payload: T) -> Self {
         Self {
             state: AtomicU32::new(state::EMPTY),
@@ -62,7 +62,7 @@ impl<T> Flight<T> {
     /// The payload in its place. It does not move before it is taken out.
     ///
     /// # Safety
-    /// The caller owns the payload, and lets go of the reference before it passes the payload on.
+    /// The caller owns the payload, and drops the reference before it passes the payload on.
     pub(crate) unsafe fn payload(&self) -> &T {
         // SAFETY: the owner has the cell to itself.
         let payload = self.payload.with(|at| unsafe { &*at });
@@ -72,20 +72,21 @@ impl<T> Flight<T> {
     /// Takes the payload out.
     ///
     /// # Safety
-    /// The caller owns it.
+    /// The caller owns the payload.
     pub(crate) unsafe fn take(&self) -> T {
         // SAFETY: the owner has the cell to itself.
         let payload = self.payload.with_mut(|at| unsafe { (*at).take() });
         payload.expect("it is taken out once")
     }
 
-    /// The request has ended, and the payload is the operation's.
+    /// Has the request ended, so that the payload belongs to the operation?
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.state.load(Ordering::Acquire) == state::DONE
     }
 
-    /// Has `waker` woken at the end. True: the request has ended, and the waker is not kept.
+    /// Stores the `waker` to wake at the end. True: the request has ended, and the waker is not
+    /// stored.
     ///
     /// # Safety
     /// The caller has the operation, and has not abandoned it.
@@ -93,7 +94,7 @@ impl<T> Flight<T> {
         let (empty, full) = (state::EMPTY, state::WAKER);
         match self.state.load(Ordering::Acquire) {
             state::DONE => return true,
-            // The cell is the operation's from the exchange on.
+            // After the exchange, the cell belongs to the operation.
             state::WAKER => {
                 let swap =
                     self.state.compare_exchange(full, empty, Ordering::Acquire, Ordering::Acquire);
@@ -120,12 +121,13 @@ impl<T> Flight<T> {
         false
     }
 
-    /// The request has ended: from here on the payload is the operation's, unless that is gone.
+    /// The request has ended: from now on the payload belongs to the operation, unless that was
+    /// dropped.
     ///
     /// # Safety
-    /// The caller owns the payload as the engine's side, and calls this once.
+    /// The caller owns the payload for the engine, and calls this once.
     pub(crate) unsafe fn finish(&self) -> Ended<T> {
-        // Acquire: what the operation has left to be read with the payload.
+        // Acquire: data that the operation has left beside the payload.
         let mut now = self.state.load(Ordering::Acquire);
         loop {
             if now == state::ABANDONED {
@@ -147,7 +149,8 @@ impl<T> Flight<T> {
         }
     }
 
-    /// The operation goes. Gives the payload if the request has ended; else it stays the engine's.
+    /// The operation is dropped. Returns the payload if the request has ended; else the engine
+    /// keeps it.
     ///
     /// # Safety
     /// The caller has the operation, has not taken the payload, and calls this once.
@@ -176,28 +179,28 @@ impl<T> Flight<T> {
     }
 }
 
-/// A request that waits in line: the thread that claims it first has it, the engine or the
-/// operation that withdraws it.
+/// A request that waits in line. The first thread that claims it has it: a thread of the engine, or
+/// one that withdraws the operation.
 #[derive(Debug)]
 pub(crate) struct Claim(AtomicBool);
 
 impl Claim {
-    /// Claimed: the request is with the thread that made it.
+    /// A claimed request: the thread that made it has it.
     pub(crate) fn taken() -> Self {
         Self(AtomicBool::new(true))
     }
 
-    /// Puts it up, by the thread that has it.
+    /// Offers the request. For the thread that has it.
     pub(crate) fn offer(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Somebody has it.
+    /// Does a thread have the request?
     pub(crate) fn is_claimed(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// True for the one that gets it.
+    /// Claims the request. True for the one thread that gets it.
     pub(crate) fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -284,7 +287,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a payload with two owners or with none (loom's cells and `Arc` see
+    //! A failure would be: a payload with two owners or with none (loom's cells and `Arc` see
     //! both), or an operation that waits and is not woken.
 
     use super::{Claim, Ended, Flight};
@@ -293,7 +296,7 @@ mod loom_models {
     use loom::thread;
     use std::task::{RawWaker, RawWakerVTable, Waker};
 
-    /// A waker that sets a flag of loom's: `std::task::Wake` is for `std`'s `Arc` only.
+    /// A waker that sets a flag of loom's: `std::task::Wake` works with `std`'s `Arc` only.
     fn waker(flag: &Arc<AtomicBool>) -> Waker {
         unsafe fn clone(data: *const ()) -> RawWaker {
             // SAFETY: `data` is from `Arc::into_raw` below, and counted.
@@ -320,8 +323,8 @@ mod loom_models {
         unsafe { Waker::from_raw(RawWaker::new(data, &VTABLE)) }
     }
 
-    /// The engine's side: writes a result into the payload, ends the request. Gives whether the
-    /// payload came back.
+    /// The engine's side: writes a result into the payload, and ends the request. Returns whether
+    /// the payload came back.
     fn end(flight: &Flight<Arc<AtomicU32>>) -> bool {
         // SAFETY: one thread plays the engine's side, and ends the request once.
         unsafe {
@@ -350,7 +353,7 @@ mod loom_models {
                 (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
             // SAFETY: this thread plays the operation's side.
             let is_done = unsafe {
-                // A task that moves: the second waker takes the place of the first.
+                // A task that moves: the second waker replaces the first.
                 flight.poll(&waker(&first)) || flight.poll(&waker(&second))
             };
             if is_done {
@@ -404,7 +407,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: an end by a plain store overlooks an operation that goes at the same moment.
+    /// Canary: an end by a plain store misses an operation that is dropped at the same moment.
     #[test]
     #[should_panic(expected = "two owners, or none")]
     fn loom_canary_an_end_by_a_plain_store_overlooks_an_operation_that_goes() {

@@ -1,4 +1,4 @@
-//! Directories: making them, and what is in them.
+//! Directories: making and reading them.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -25,20 +25,20 @@ use crate::sys;
 /// Makes a directory (mkdir(2)).
 ///
 /// # Errors
-/// As mkdir(2). `EINVAL`: there is a NUL in the path.
+/// As mkdir(2). `EINVAL`: the path contains a NUL.
 pub fn create_dir(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
     DirBuilder::new().create(path)
 }
 
-/// Makes a directory, and those that it is in (mkdir(2)). Directories that exist stay as they are.
+/// Makes a directory and its missing parents (mkdir(2)). Existing directories are unchanged.
 ///
 /// # Errors
-/// As mkdir(2). `EEXIST`: something else has the name. `EINVAL`: there is a NUL in the path.
+/// As mkdir(2). `EEXIST`: something else has the name. `EINVAL`: the path contains a NUL.
 pub fn create_dir_all(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
     DirBuilder::new().recursive(true).create(path)
 }
 
-/// How a directory is to be made; the names are those of [`std::fs::DirBuilder`].
+/// How to make a directory; the names are those of [`std::fs::DirBuilder`].
 #[derive(Clone, Debug)]
 pub struct DirBuilder {
     recursive: bool,
@@ -52,12 +52,12 @@ impl Default for DirBuilder {
 }
 
 impl DirBuilder {
-    /// For one directory, whose parent is there.
+    /// For one directory, whose parent exists.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes those that it is in as well, and takes one that is there.
+    /// Makes missing parents as well, and accepts an existing directory.
     pub fn recursive(&mut self, on: bool) -> &mut Self {
         self.recursive = on;
         self
@@ -80,7 +80,7 @@ impl DirBuilder {
     }
 }
 
-/// Opens a directory, to learn what is in it.
+/// Opens a directory, to read its entries.
 ///
 /// ```
 /// use uringlet::fs;
@@ -97,13 +97,13 @@ impl DirBuilder {
 /// ```
 ///
 /// # Errors
-/// As open(2) and getdents64(2). `ENOTDIR`: it is none. `EINVAL`: there is a NUL in the path.
+/// As open(2) and getdents64(2). `ENOTDIR`: it is no directory. `EINVAL`: the path contains a NUL.
 pub fn read_dir(path: impl AsRef<Path>) -> Op<OnWorker<ReadDir>> {
     open_listing(None, path.as_ref(), false)
 }
 
-/// As [`read_dir`], with the [metadata](DirEntry::metadata) of every entry, which the thread that
-/// reads the names asks for as well: no entry costs a hop of its own.
+/// As [`read_dir`], with the [metadata](DirEntry::metadata) of every entry. The thread that reads
+/// the names reads the metadata, too: no entry needs an operation of its own.
 ///
 /// # Errors
 /// As [`read_dir`].
@@ -146,7 +146,7 @@ pub(super) fn open_directory_at(at: RawFd, path: &Path) -> io::Result<StdFile> {
 /// An open directory.
 pub(super) struct Listing {
     directory: StdFile,
-    /// What the path is relative to.
+    /// The directory that the path is relative to.
     dir: Option<File>,
     path: Arc<PathBuf>,
     with_metadata: bool,
@@ -166,7 +166,7 @@ impl Listing {
         const ROOM: usize = 32 << 10;
         self.buffer.resize(ROOM, 0);
         let mut entries = Vec::new();
-        // A directory may begin with its own names alone.
+        // The first entries may be `.` and `..` alone.
         while entries.is_empty() {
             let (fd, into) = (self.directory.as_raw_fd(), self.buffer.as_mut_ptr());
             // SAFETY: the buffer is as long.
@@ -180,7 +180,7 @@ impl Listing {
         Ok(entries)
     }
 
-    /// Takes entries out of what the kernel has written (`struct linux_dirent64`, getdents64(2)):
+    /// Parses the entries that the kernel has written (`struct linux_dirent64`, getdents64(2)):
     /// inode, offset, length, type, and the name with its NUL.
     fn add(&self, count: usize, entries: &mut Vec<DirEntry>) -> io::Result<()> {
         const NAME: usize = 19;
@@ -200,9 +200,9 @@ impl Listing {
                 let fd = self.directory.as_raw_fd();
                 match found.look(fd, name, libc::AT_SYMLINK_NOFOLLOW) {
                     Ok(known) => Some(known),
-                    // It was removed meanwhile.
+                    // The entry was removed meanwhile.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    // It is asked again by the thread that wants to know.
+                    // `DirEntry::metadata` asks again.
                     Err(_) => None,
                 }
             } else {
@@ -225,7 +225,7 @@ impl Listing {
 /// A directory, and the entries that were read last.
 type ReadPart = (Listing, Vec<DirEntry>);
 
-/// What is in a directory, in no particular order: without `.` and `..`.
+/// The entries of a directory, in no particular order, without `.` and `..`.
 pub struct ReadDir {
     entries: VecDeque<DirEntry>,
     listing: Option<Listing>,
@@ -241,15 +241,15 @@ impl HasTurns for ReadDir {
 }
 
 impl ReadDir {
-    /// The next entry; `None` behind the last one. If its future is dropped, no entry is lost.
+    /// The next entry; `None` after the last one. If the future is dropped, no entry is lost.
     ///
     /// # Errors
-    /// As getdents64(2); it is at its end then.
+    /// As getdents64(2). After an error there are no more entries.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         std::future::poll_fn(|context| self.poll_next_entry(context)).await
     }
 
-    /// As [`ReadDir::next_entry`], which has the task woken if it is pending.
+    /// As [`ReadDir::next_entry`], but wakes the task if it is pending.
     ///
     /// # Errors
     /// As [`ReadDir::next_entry`].
@@ -285,7 +285,7 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone)]
 pub struct DirEntry {
     dir: Option<File>,
@@ -312,17 +312,17 @@ impl DirEntry {
         self.ino
     }
 
-    /// What is known of it: of a symbolic link itself. It is ready at once if the directory was
-    /// read [with metadata](read_dir_with_metadata).
+    /// The metadata of the entry; a symbolic link is not followed. Ready at once if the directory
+    /// was read [with metadata](read_dir_with_metadata).
     ///
     /// # Errors
-    /// As statx(2), of its path.
+    /// As statx(2) of the entry's path.
     pub fn metadata(&self) -> Op<Stat> {
         let path = CString::new(self.path().into_os_string().into_vec()).unwrap_or_default();
         Op::new(Stat::new(self.dir.as_ref(), path, libc::AT_SYMLINK_NOFOLLOW).with(self.metadata))
     }
 
-    /// What kind of file it is: of a symbolic link itself. Most file systems tell that with the
+    /// The kind of file; a symbolic link is not followed. Most file systems return it with the
     /// name.
     ///
     /// # Errors
@@ -334,7 +334,7 @@ impl DirEntry {
         }
     }
 
-    /// What kind it is, if the directory told.
+    /// The kind of file, if the directory has told it.
     pub(super) fn known_type(&self) -> Option<FileType> {
         self.kind
     }

@@ -1,4 +1,4 @@
-//! The handle of a file: its descriptor, and what was learned about it.
+//! The handle of a file: its descriptor, and what was learned about the file.
 #![allow(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -18,42 +18,42 @@ use crate::sys;
 
 /// An open file for positional reads and writes, on any executor. A handle, cheap to clone.
 ///
-/// The descriptor is closed after the last handle is dropped and the last request has ended.
-/// [`File::close`] does it in the background, and tells of the error.
+/// The descriptor is closed after the last handle was dropped and the last request has ended.
+/// [`File::close`] closes it in the background, and returns the error.
 #[derive(Clone)]
 pub struct File(Arc<Inner>);
 
 struct Inner {
     descriptor: ManuallyDrop<OwnedFd>,
-    /// A request has closed it.
+    /// A request has closed the descriptor.
     is_closed: AtomicBool,
     fs: OnceLock<Fs>,
     /// One of [`way`].
     way: AtomicU8,
     alignment: Option<Alignment>,
-    /// The same file without direct I/O, once it is needed: the first one. Further ones were opened
-    /// meanwhile, and stay: the close of one lets go of the process's record locks (fcntl(2)).
+    /// The first is the same file without direct I/O, once it is needed. Others were opened
+    /// meanwhile, and stay open: closing one would release the process's record locks (fcntl(2)).
     buffered: Mutex<Vec<OwnedFd>>,
     /// Operations of this file that are in flight.
     flights: Arc<Flights>,
 }
 
-/// How reads are tried that are not to sleep.
+/// How reads that must not sleep are tried.
 mod way {
-    /// With `RWF_NOWAIT`, until the file refuses that.
+    /// With `RWF_NOWAIT`, until the file refuses it.
     pub(super) const NOWAIT: u8 = 0;
-    /// As they are: the file is in memory.
+    /// As plain reads: the file is in memory.
     pub(super) const PLAIN: u8 = 1;
-    /// Not at all.
+    /// Never: reads are not tried.
     pub(super) const NEVER: u8 = 2;
 }
 
-/// What direct reads and writes of a file have to be multiples of, in bytes (statx(2)).
+/// The alignment of direct reads and writes of a file, in bytes (statx(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// Addresses of buffers.
+    /// The alignment of buffer addresses.
     pub memory: usize,
-    /// Offsets and lengths.
+    /// The alignment of offsets and lengths.
     pub offset: usize,
 }
 
@@ -61,17 +61,17 @@ pub struct Alignment {
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 impl File {
-    /// Takes over a file that is open already. Direct I/O set on it later is not noticed, and its
-    /// reads then sleep on the polling thread.
+    /// Takes over an open file. If direct I/O is set later, it is not noticed, and reads sleep on
+    /// the polling thread.
     pub fn from_std(file: std::fs::File) -> Self {
         let is_direct = sys::status_flags(file.as_raw_fd()) & libc::O_DIRECT as isize != 0;
         Self::new(file.into(), OnceLock::new(), is_direct)
     }
 
-    /// Gives the file back.
+    /// Returns the file.
     ///
     /// # Errors
-    /// This handle: there are others, or requests of this one have not ended.
+    /// This handle, if there are others, or if requests of the file have not ended.
     pub fn into_std(self) -> Result<std::fs::File, Self> {
         let mut inner = Arc::try_unwrap(self.0).map_err(Self)?;
         *inner.is_closed.get_mut() = true;
@@ -79,7 +79,7 @@ impl File {
         Ok(unsafe { ManuallyDrop::take(&mut inner.descriptor) }.into())
     }
 
-    /// One that is open. Its requests go to `fs`, once that is set.
+    /// Makes a handle for an open descriptor. Its requests go to `fs`, once that is set.
     pub(super) fn new(descriptor: OwnedFd, fs: OnceLock<Fs>, is_direct: bool) -> Self {
         let alignment = if is_direct { alignment(descriptor.as_raw_fd()) } else { None };
         Self(Arc::new(Inner {
@@ -93,19 +93,18 @@ impl File {
         }))
     }
 
-    /// What direct reads and writes have to be multiples of; `None` if the file was not opened for
-    /// direct I/O.
+    /// The alignment of direct reads and writes; `None` if the file was not opened for direct I/O.
     pub fn alignment(&self) -> Option<Alignment> {
         self.0.alignment
     }
 
-    /// As [`File::alignment`]: units of a byte without direct I/O.
+    /// As [`File::alignment`]; 1 without direct I/O.
     pub(super) fn granules(&self) -> Alignment {
         self.0.alignment.unwrap_or(Alignment { memory: 1, offset: 1 })
     }
 
-    /// A descriptor of a direct file for writes through the page cache, as durable as those of the
-    /// file's own. Opened on first use, by a thread that may wait.
+    /// A descriptor of a direct file for writes through the page cache, with the same durability
+    /// flags. Opened on first use, by a thread that may wait.
     pub(super) fn buffered(&self) -> io::Result<RawFd> {
         if let Some(known) = lock(&self.0.buffered).first() {
             return Ok(known.as_raw_fd());
@@ -140,7 +139,7 @@ impl File {
         &self.0.flights
     }
 
-    /// Nobody else has the file: no other handle, and no request.
+    /// Is this the only handle, with no request in flight?
     pub(super) fn is_the_only_handle(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }
@@ -155,8 +154,7 @@ impl File {
         self.0.descriptor.as_raw_fd()
     }
 
-    /// Reads if that is known not to sleep. Whatever else there is to say, a read that may sleep
-    /// says.
+    /// Reads if that is known not to sleep. Errors are left to a read that may sleep.
     ///
     /// # Safety
     /// `length` bytes at `address` can be written to.
@@ -188,18 +186,19 @@ impl File {
         }
     }
 
-    /// A read that did not sleep gave this much: is that all that one that may sleep would give?
+    /// A read that did not sleep returned this much: would a read that may sleep return no more?
     #[inline]
     fn whole(&self, read: usize, length: usize, offset: u64) -> Option<i32> {
-        // Less can be the end of the file, or that the rest is not in memory. Some kernels say 0
-        // for the latter (Linux 5.9 and 5.10); files without a size are asked again.
+        // A short read can mean the end of the file, or that the rest is not in memory. Some
+        // kernels return 0 for the latter (Linux 5.9 and 5.10). Files without a size are read
+        // again.
         let is_whole = read == length
             || sys::file_size(self.number())
                 .is_some_and(|size| size > 0 && offset.saturating_add(read as u64) >= size);
         (is_whole && length > 0).then_some(read as i32)
     }
 
-    /// What becomes of reads of at most [`Fs::inline_max`] bytes, and why.
+    /// How reads of at most [`Fs::inline_max`] bytes are tried, and why.
     pub(super) fn tried(&self) -> &'static str {
         match self.0.way.load(Ordering::Relaxed) {
             _ if IS_REFUSED.load(Ordering::Relaxed) => "not tried: preadv2 is refused here",
@@ -210,7 +209,7 @@ impl File {
         }
     }
 
-    /// How `RWF_NOWAIT` was refused says how the next read is to be tried.
+    /// Learns from the errno of a refused `RWF_NOWAIT` how the next read is to be tried.
     #[cold]
     fn learn(&self, errno: i32) {
         match errno {
@@ -220,14 +219,14 @@ impl File {
                 self.0.way.store(way, Ordering::Relaxed);
             }
             libc::ENOSYS | libc::EPERM => IS_REFUSED.store(true, Ordering::Relaxed),
-            // Not in memory, or wrong altogether.
+            // Not in memory, or an error.
             _ => {}
         }
     }
 }
 
-/// Says what direct I/O on a file has to be aligned to. Where the kernel does not tell (before
-/// Linux 6.1): 4,096 bytes, more than what any disk asks for.
+/// The alignment of direct I/O on a file. If the kernel does not tell (before Linux 6.1): 4,096
+/// bytes, more than any disk needs.
 fn alignment(fd: RawFd) -> Option<Alignment> {
     if cfg!(miri) {
         return None;
@@ -309,12 +308,12 @@ pub(super) fn outcome(result: i32) -> io::Result<u32> {
 pub(super) struct Opened(OnceCell<OwnedFd>);
 
 impl Opened {
-    /// -1 before it is open.
+    /// The descriptor's number; -1 before it is open.
     pub(super) fn number(&self) -> RawFd {
         self.0.get().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Takes it from a request's result.
+    /// Takes the descriptor from a request's result.
     pub(super) fn adopt(&self, result: i32) {
         if result >= 0 {
             // SAFETY: the kernel has just given it, for this request alone.

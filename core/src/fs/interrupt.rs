@@ -1,8 +1,9 @@
-//! Ending a call in which a worker sleeps: the open of a FIFO, say, whose operation was cancelled.
+//! Ends a call in which a worker sleeps, for example the open of a FIFO whose operation was
+//! cancelled.
 //!
-//! A signal without effect makes such a call end with `EINTR`. It may come just before the call,
-//! and is overlooked then. So a timer of the kernel's sends it again and again, until the worker
-//! has left the call and deletes the timer.
+//! A signal without effect ends such a call with `EINTR`. A signal that comes just before the call
+//! has no effect. So a kernel timer repeats it until the worker has left the call and deletes the
+//! timer.
 //!
 //! | state    | meaning                   | left by                      |
 //! |----------|---------------------------|------------------------------|
@@ -20,18 +21,18 @@ use crate::sys::{self, Ret};
 
 const IDLE: u64 = 0;
 const ARMING: u64 = 1;
-/// With a number of a thread or of a timer.
+/// Bit in the word: it has the number of a thread. `TIMER`: of a timer.
 const THREAD: u64 = 1 << 32;
 const TIMER: u64 = 2 << 32;
 
-/// A call of a worker's that may be ended.
+/// A call of a worker's that can be interrupted.
 #[derive(Debug, Default)]
 pub(super) struct Interruptible(AtomicU64);
 
 impl Interruptible {
-    /// Makes a call until it gives something else than `EINTR`: a count, or a negative errno. Ends
-    /// with `ECANCELED` once the operation `is_stopped`: who stops it calls
-    /// [`Interruptible::end`] then.
+    /// Makes a call until it returns something other than `EINTR`: a count, or a negative errno.
+    /// Ends with `ECANCELED` once the operation `is_stopped`: the thread that stops the operation
+    /// calls [`Interruptible::end`] afterwards.
     pub(super) fn during(
         &self,
         is_stopped: impl Fn() -> bool,
@@ -59,7 +60,7 @@ impl Interruptible {
         result
     }
 
-    /// Ends the call, if a worker is in one. By the thread that has stopped the operation.
+    /// Ends the call, if a worker is in one. For the thread that has stopped the operation.
     pub(super) fn end(&self) {
         let now = self.0.load(Ordering::SeqCst);
         if now & THREAD == 0
@@ -78,15 +79,15 @@ impl Interruptible {
     }
 }
 
-/// The signal: a real-time one that nobody used when it was needed first.
+/// The signal: a real-time one that was unused when it was first needed.
 static SIGNAL: OnceLock<Option<i32>> = OnceLock::new();
 
 thread_local! {
-    /// The thread lets the signal in.
+    /// The thread does not block the signal.
     static TAKES_SIGNALS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has the calling thread, a worker, let the signal in. False: there is none.
+/// Unblocks the signal in the calling thread, a worker. False: there is no signal.
 fn takes_signals() -> bool {
     if cfg!(miri) {
         return false;
@@ -100,7 +101,7 @@ fn takes_signals() -> bool {
 
 extern "C" fn nothing(_: i32) {}
 
-/// What happens at a signal.
+/// The action of a signal.
 fn action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: integers and null pointers.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -109,14 +110,14 @@ fn action(signal: i32) -> Option<libc::sigaction> {
     (asked == 0).then_some(action)
 }
 
-/// Nobody has put another handler there.
+/// Is the handler still ours?
 fn is_ours(signal: i32) -> bool {
     action(signal).is_some_and(|action| action.sa_sigaction == nothing as *const () as usize)
 }
 
 /// Installs a handler that does nothing, for a signal that has none.
 fn take_signal() -> Option<i32> {
-    // The last one is often used by tools, and the two before it by language runtimes.
+    // Tools often use the last signal, and language runtimes the two before it.
     let candidates = (libc::SIGRTMIN()..=libc::SIGRTMAX() - 3).rev();
     candidates.into_iter().find(|&signal| {
         let Some(mut action) = action(signal) else { return false };
@@ -124,14 +125,15 @@ fn take_signal() -> Option<i32> {
             return false;
         }
         action.sa_sigaction = nothing as *const () as usize;
-        // Without SA_RESTART: the call is to end. On the thread's other stack, if it has one.
+        // Without SA_RESTART, so that the call ends. On the thread's alternate stack, if it has
+        // one.
         action.sa_flags = libc::SA_ONSTACK;
         // SAFETY: a handler that touches nothing.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) == 0 }
     })
 }
 
-/// A timer that sends the signal to a thread now, and every 10 ms from then on.
+/// Makes a timer that sends the signal to a thread now, and every 10 ms from then on.
 fn make(signal: i32, thread: u32) -> Option<i32> {
     const NOW: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1 };
     const AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };

@@ -1,4 +1,4 @@
-//! What is known of a file: statx(2).
+//! Metadata of a file: statx(2).
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -17,7 +17,7 @@ use super::wakers::Flights;
 use crate::sqe::Sqe;
 use crate::sys;
 
-/// What [`File::metadata`] and [`metadata`](super::metadata()) find.
+/// The metadata of a file, from [`File::metadata`] and [`metadata`](super::metadata()).
 #[derive(Clone, Copy)]
 pub struct Metadata(libc::statx);
 
@@ -28,27 +28,27 @@ impl Metadata {
         self.0.stx_size
     }
 
-    /// A regular file.
+    /// Is it a regular file?
     pub fn is_file(&self) -> bool {
         self.file_type().is_file()
     }
 
-    /// A directory.
+    /// Is it a directory?
     pub fn is_dir(&self) -> bool {
         self.file_type().is_dir()
     }
 
-    /// A symbolic link, which was not followed.
+    /// Is it a symbolic link, which was not followed?
     pub fn is_symlink(&self) -> bool {
         self.file_type().is_symlink()
     }
 
-    /// What kind of file it is.
+    /// The kind of file.
     pub fn file_type(&self) -> FileType {
         FileType(self.mode() & libc::S_IFMT)
     }
 
-    /// The permissions, as the standard library has them.
+    /// The permissions, as the standard library's type.
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.mode())
     }
@@ -78,35 +78,35 @@ impl Metadata {
         libc::makedev(self.0.stx_dev_major, self.0.stx_dev_minor)
     }
 
-    /// Names that the file has.
+    /// The number of the file's names.
     pub fn nlink(&self) -> u64 {
         self.0.stx_nlink.into()
     }
 
-    /// The device that a device's file stands for (`st_rdev`).
+    /// The device number of a device file (`st_rdev`).
     pub fn rdev(&self) -> u64 {
         libc::makedev(self.0.stx_rdev_major, self.0.stx_rdev_minor)
     }
 
-    /// Bytes that the file system would have read and written at a time.
+    /// The preferred block size for I/O, in bytes.
     pub fn blksize(&self) -> u64 {
         self.0.stx_blksize.into()
     }
 
-    /// Room that it takes, in units of 512 bytes.
+    /// The room that the file takes, in units of 512 bytes.
     pub fn blocks(&self) -> u64 {
         self.0.stx_blocks
     }
 
-    /// When the contents were last changed.
+    /// The time of the last change of the contents.
     ///
     /// # Errors
-    /// `InvalidData`: the time is none that the standard library can have.
+    /// `InvalidData`: the standard library cannot represent the time.
     pub fn modified(&self) -> io::Result<SystemTime> {
         time(self.0.stx_mtime)
     }
 
-    /// When contents, owner, permissions or names were last changed.
+    /// The time of the last change of contents, owner, permissions or names.
     ///
     /// # Errors
     /// As [`Metadata::modified`].
@@ -114,7 +114,7 @@ impl Metadata {
         time(self.0.stx_ctime)
     }
 
-    /// When the contents were last read, as far as that is kept.
+    /// The time of the last read of the contents, as far as it is recorded.
     ///
     /// # Errors
     /// As [`Metadata::modified`].
@@ -122,10 +122,10 @@ impl Metadata {
         time(self.0.stx_atime)
     }
 
-    /// When the file was made.
+    /// The time when the file was created.
     ///
     /// # Errors
-    /// As [`Metadata::modified`]. `Unsupported`: the file system does not keep it.
+    /// As [`Metadata::modified`]. `Unsupported`: the file system does not record it.
     pub fn created(&self) -> io::Result<SystemTime> {
         if self.0.stx_mask & libc::STATX_BTIME == 0 {
             return Err(io::ErrorKind::Unsupported.into());
@@ -134,47 +134,47 @@ impl Metadata {
     }
 }
 
-/// What kind of file something is.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileType(u32);
 
 impl FileType {
-    /// From the type of a directory's entry (readdir(3)); `None` if that is not known.
+    /// From the type in a directory entry (readdir(3)); `None` if that is unknown.
     pub(super) fn of_entry(kind: u8) -> Option<Self> {
         (kind != libc::DT_UNKNOWN).then_some(Self(u32::from(kind) << 12))
     }
 
-    /// A regular file.
+    /// Is it a regular file?
     pub fn is_file(&self) -> bool {
         self.0 == libc::S_IFREG
     }
 
-    /// A directory.
+    /// Is it a directory?
     pub fn is_dir(&self) -> bool {
         self.0 == libc::S_IFDIR
     }
 
-    /// A symbolic link.
+    /// Is it a symbolic link?
     pub fn is_symlink(&self) -> bool {
         self.0 == libc::S_IFLNK
     }
 
-    /// A FIFO.
+    /// Is it a FIFO?
     pub fn is_fifo(&self) -> bool {
         self.0 == libc::S_IFIFO
     }
 
-    /// A socket.
+    /// Is it a socket?
     pub fn is_socket(&self) -> bool {
         self.0 == libc::S_IFSOCK
     }
 
-    /// A block device.
+    /// Is it a block device?
     pub fn is_block_device(&self) -> bool {
         self.0 == libc::S_IFBLK
     }
 
-    /// A character device.
+    /// Is it a character device?
     pub fn is_char_device(&self) -> bool {
         self.0 == libc::S_IFCHR
     }
@@ -208,7 +208,7 @@ impl std::fmt::Debug for Metadata {
     }
 }
 
-/// What [`File::metadata`], [`metadata`](super::metadata()) and the like do.
+/// The operation of [`File::metadata`], [`metadata`](super::metadata()) and the like.
 #[derive(Debug)]
 pub struct Stat {
     file: Option<File>,
@@ -238,7 +238,8 @@ impl Found {
         Metadata(unsafe { *self.0.get() })
     }
 
-    /// Asks for a name, relative to a directory, or for the descriptor itself with an empty one.
+    /// Calls statx(2) for a name relative to a directory or, with an empty name, for the descriptor
+    /// itself.
     pub(super) fn look(&self, fd: RawFd, name: &CStr, flags: i32) -> io::Result<Metadata> {
         let at = self.place() as u64;
         // SAFETY: a path that ends with a NUL, and a struct statx.
@@ -250,13 +251,13 @@ impl Found {
 pub(super) const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 impl Stat {
-    /// Of what a path leads to, relative to a directory if there is one.
+    /// For the target of a path, relative to a directory if there is one.
     pub(super) fn new(file: Option<&File>, path: CString, flags: i32) -> Self {
         let (home, found) = (OnceLock::new(), Found::new());
         Self { file: file.cloned(), path, flags, home, found, is_known: false }
     }
 
-    /// With what it is to find, if that is known.
+    /// With a known result, which is returned at once.
     pub(super) fn with(mut self, known: Option<Metadata>) -> Self {
         if let Some(Metadata(known)) = known {
             (*self.found.0.get_mut(), self.is_known) = (known, true);

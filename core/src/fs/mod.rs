@@ -2,7 +2,7 @@
 //!
 //! **A write whose future is dropped after its first poll may happen wholly, in part, or not at
 //! all.** Dropping is safe at any time, and never blocks: buffer and descriptor stay with the
-//! engine until it is done with them.
+//! engine until it has finished with them.
 //!
 //! ```
 //! use uringlet::fs::{self, BufResult, File};
@@ -25,37 +25,38 @@
 //! # How it works
 //!
 //! An [`Op`] does nothing until it is polled. The first poll of a read of at most 64 KiB asks the
-//! kernel for it with `RWF_NOWAIT` (preadv2(2)): if the pages are in memory that is the whole
-//! operation, one system call without allocation, lock or wake-up. Everything else moves into a
-//! place of its own and goes to the engine, whose threads execute it or hand it to the kernel, and
-//! wake the task. The futures are `Send + 'static`, know no executor, and can be waited for without
-//! one ([`Op::wait`]).
+//! kernel for it with `RWF_NOWAIT` (preadv2(2)). If the pages are in memory, that is the whole
+//! operation: one system call without allocation, lock or wake-up. Everything else moves to the
+//! heap and goes to the engine. Its threads execute the operation or hand it to the kernel, and
+//! wake the task. The futures are `Send + 'static`, depend on no executor, and can be waited for
+//! without one ([`Op::wait`]).
 //!
-//! A task whose reads all are in memory would never let others run. So every future of this module
-//! that is ready at once counts, and so does a call of a `Cursor`. After 128 of them, or 1 MiB, a
-//! thread's next one wakes its task and is pending once. With the feature `tokio`, tokio's own
-//! budget is kept as well.
+//! A task whose reads are all in memory would never yield. So every future of this module that is
+//! ready at once counts, and so does a call of a `Cursor`. After 128 of them, or 1 MiB, the
+//! thread's next future wakes its task and is pending once. With the feature `tokio`, tokio's own
+//! budget is used as well.
 //!
-//! With the feature `tokio`, a runtime can hand requests to the kernel and collect what is done
-//! itself, in place of threads of the engine that would have to wake it: `drive_on_tokio`.
+//! With the feature `tokio`, a runtime can hand requests to the kernel and collect their
+//! completions itself. Otherwise threads of the engine have to wake it. See `drive_on_tokio`.
 //!
-//! Code that wants a stream finds tokio's traits and those of `futures-io` on `Cursor`, with the
-//! features `tokio` and `futures-io`. [`File::explain`] says where requests of a file run, and why.
+//! For code that uses streams, `Cursor` has tokio's traits and those of `futures-io`, with the
+//! features `tokio` and `futures-io`. [`File::explain`] says which lane requests of a file take,
+//! and why.
 //!
 //! # Names, directories, whole files
 //!
 //! Functions and types have the names and meanings of the standard library and of `tokio::fs`. Each
-//! operation is one hop to a thread of the engine: a small file is opened, read and closed there.
-//! [`read_many`], [`metadata_many`] and [`walk`] spread a few threads over many files, and give
-//! results as they come. [`replace`] leaves the old or the new content after a crash. A [`Dir`] is
-//! a directory that is opened once. [`Op::background`] lets other operations go before.
+//! operation goes to a thread of the engine once: a small file is opened, read and closed there.
+//! [`read_many`], [`metadata_many`] and [`walk`] use a few threads for many files, and return
+//! results as they become ready. [`replace`] leaves the old or the new content after a crash. A
+//! [`Dir`] is a directory that is opened once. [`Op::background`] lets other operations go before.
 //!
 //! # Buffers
 //!
-//! An operation owns its buffer, and gives it back with the result, as a [`BufResult`]. The traits
-//! are those of the crate `compio-buf` ([`buf`]): `Vec<u8>`, arrays, `Box<[u8]>`, and, with the
-//! feature `bytes`, `Bytes` and `BytesMut`. A read fills a `Vec` up to its *capacity*;
-//! [`IoBuf::slice`] takes a part of a buffer.
+//! An operation owns its buffer, and returns it with the result, as a [`BufResult`]. The traits are
+//! those of the crate `compio-buf` ([`buf`]): `Vec<u8>`, arrays, `Box<[u8]>`, and, with the feature
+//! `bytes`, `Bytes` and `BytesMut`. A read fills a `Vec` up to its *capacity*; [`IoBuf::slice`]
+//! takes a part of a buffer.
 //!
 //! # What is promised
 //!

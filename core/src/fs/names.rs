@@ -17,11 +17,11 @@ use crate::sqe::Sqe;
 
 pub(super) const HERE: i32 = libc::AT_FDCWD;
 
-/// What kind of file a path leads to, its length, and so on (statx(2)). Symbolic links are
+/// The metadata of the file at a path: its kind, length, and so on (statx(2)). Symbolic links are
 /// followed.
 ///
 /// # Errors
-/// As statx(2). `EINVAL`: there is a NUL in the path.
+/// As statx(2). `EINVAL`: the path contains a NUL.
 pub fn metadata(path: impl AsRef<Path>) -> Op<Stat> {
     Op::named([path.as_ref()], |[path]| Stat::new(None, path, 0))
 }
@@ -34,18 +34,18 @@ pub fn symlink_metadata(path: impl AsRef<Path>) -> Op<Stat> {
     Op::named([path.as_ref()], |[path]| Stat::new(None, path, libc::AT_SYMLINK_NOFOLLOW))
 }
 
-/// Whether a path leads to something.
+/// Does the path lead to anything?
 ///
 /// # Errors
-/// As statx(2), but for `ENOENT`: that is a no. `EINVAL`: there is a NUL in the path.
+/// As statx(2), except `ENOENT`, which means no. `EINVAL`: the path contains a NUL.
 pub fn try_exists(path: impl AsRef<Path>) -> Op<OnWorker<bool>> {
     OnWorker::at([path.as_ref()], |_, [path]| path.try_exists())
 }
 
-/// Gives a file another name, in place of what had that (rename(2)).
+/// Renames a file. A file that had the new name is replaced (rename(2)).
 ///
 /// # Errors
-/// As rename(2). `EINVAL`: there is a NUL in a path.
+/// As rename(2). `EINVAL`: a path contains a NUL.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Name> {
     Op::named([from.as_ref(), to.as_ref()], |[from, to]| Name::new(None, from, Some((None, to)), 0))
 }
@@ -53,7 +53,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Name> {
 /// Removes a name that is not a directory's (unlink(2)).
 ///
 /// # Errors
-/// As unlink(2). `EINVAL`: there is a NUL in the path.
+/// As unlink(2). `EINVAL`: the path contains a NUL.
 pub fn remove_file(path: impl AsRef<Path>) -> Op<Name> {
     Op::named([path.as_ref()], |[path]| Name::new(None, path, None, 0))
 }
@@ -61,12 +61,12 @@ pub fn remove_file(path: impl AsRef<Path>) -> Op<Name> {
 /// Removes an empty directory (rmdir(2)).
 ///
 /// # Errors
-/// As rmdir(2). `EINVAL`: there is a NUL in the path.
+/// As rmdir(2). `EINVAL`: the path contains a NUL.
 pub fn remove_dir(path: impl AsRef<Path>) -> Op<Name> {
     Op::named([path.as_ref()], |[path]| Name::new(None, path, None, libc::AT_REMOVEDIR))
 }
 
-/// Removes a directory and all that is in it. Symbolic links are removed, not followed.
+/// Removes a directory with its contents. Symbolic links are removed, not followed.
 ///
 /// # Errors
 /// As [`std::fs::remove_dir_all`]; a part may have been removed. `EINVAL`: there is a NUL in the
@@ -78,53 +78,53 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
 /// Gives a file a further name, in the same file system (link(2)).
 ///
 /// # Errors
-/// As link(2). `EINVAL`: there is a NUL in a path.
+/// As link(2). `EINVAL`: a path contains a NUL.
 pub fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Op<OnWorker<()>> {
     OnWorker::at([original.as_ref(), link.as_ref()], |_, [original, link]| {
         std::fs::hard_link(original, link)
     })
 }
 
-/// Makes a symbolic link that leads to `original`, whether that is there or not (symlink(2)).
+/// Makes a symbolic link to `original`, which need not exist (symlink(2)).
 ///
 /// # Errors
-/// As symlink(2). `EINVAL`: there is a NUL in a path.
+/// As symlink(2). `EINVAL`: a path contains a NUL.
 pub fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Op<OnWorker<()>> {
     OnWorker::at([original.as_ref(), link.as_ref()], |_, [original, link]| {
         std::os::unix::fs::symlink(original, link)
     })
 }
 
-/// Where a symbolic link leads to (readlink(2)).
+/// The target of a symbolic link (readlink(2)).
 ///
 /// # Errors
-/// As readlink(2). `EINVAL`: it is none, or there is a NUL in the path.
+/// As readlink(2). `EINVAL`: it is no symbolic link, or the path contains a NUL.
 pub fn read_link(path: impl AsRef<Path>) -> Op<OnWorker<PathBuf>> {
     OnWorker::at([path.as_ref()], |_, [path]| std::fs::read_link(path))
 }
 
-/// The absolute path of what a path leads to, without symbolic links (realpath(3)).
+/// The absolute path without symbolic links (realpath(3)).
 ///
 /// # Errors
-/// As realpath(3). `EINVAL`: there is a NUL in the path.
+/// As realpath(3). `EINVAL`: the path contains a NUL.
 pub fn canonicalize(path: impl AsRef<Path>) -> Op<OnWorker<PathBuf>> {
     OnWorker::at([path.as_ref()], |_, [path]| std::fs::canonicalize(path))
 }
 
-/// Sets the permissions of what a path leads to (chmod(2)).
+/// Sets the permissions of the file at a path (chmod(2)).
 ///
 /// # Errors
-/// As chmod(2). `EINVAL`: there is a NUL in the path.
+/// As chmod(2). `EINVAL`: the path contains a NUL.
 pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Op<OnWorker<()>> {
     OnWorker::at([path.as_ref()], |_, [path]| std::fs::set_permissions(path, permissions))
 }
 
-/// What [`rename`], [`remove_file`] and [`remove_dir`] do.
+/// The operation of [`rename`], [`remove_file`] and [`remove_dir`].
 #[derive(Debug)]
 pub struct Name {
     dir: Option<File>,
     path: CString,
-    /// It gets this one, in a directory; without, it is removed.
+    /// The new name, in a directory; `None` removes the file.
     to: Option<(Option<File>, CString)>,
     flags: i32,
     home: OnceLock<Fs>,

@@ -21,57 +21,57 @@ use crate::process;
 use crate::sqe::Sqe;
 use crate::sync::Patience;
 
-/// What an [`Op`] does: implemented by the types of this module that functions here return.
+/// The work of an [`Op`]: implemented by the types that functions of this module return.
 pub trait Operation: Steps {}
 
 impl<O: Steps> Operation for O {}
 
 /// The requests of an operation, one after the other.
 ///
-/// Everything goes through `&self`, with cells: an address that is out with the kernel is not
-/// disturbed by a unique reference to what contains it.
+/// All methods take `&self`, and use cells: a unique reference would invalidate addresses that the
+/// kernel has.
 ///
 /// # Safety
-/// What [`Steps::request`] gives stays valid until its result is there, if `self` is not moved:
-/// buffers, and until the submit, paths.
+/// The memory of a [`Steps::request`] stays valid until its result is there, if `self` is not
+/// moved: buffers and, until the submit, paths.
 pub unsafe trait Steps: Send + 'static {
-    /// What the future gives.
+    /// The output of the future.
     type Output;
 
-    /// A request that the engine has may be left undone.
+    /// A request may be cancelled while the engine has it.
     const CANCELLABLE: bool = true;
 
-    /// Where its requests go, once that is said; else to the file system of the process.
+    /// The `Fs` of its requests, once it is set; else the process's.
     fn home(&self) -> &OnceLock<Fs>;
 
-    /// What counts the operations of its file, if it is one of an open file.
+    /// The counter of its file's operations, if it is one of an open file.
     fn flights(&self) -> Option<&Arc<Flights>> {
         None
     }
 
-    /// Refuses, with a negative errno, what cannot be begun.
+    /// Refuses an operation that cannot be begun, with a negative errno.
     fn prepare(&mut self) -> Result<(), i32> {
         Ok(())
     }
 
-    /// Does the operation at once if that is known not to sleep: its result.
+    /// Executes the operation at once if that is known not to sleep. Returns its result.
     fn attempt(&mut self) -> Option<i32> {
         None
     }
 
-    /// Makes what has to be made once `self` is in its final place, behind this header.
+    /// Makes what needs the final place of `self`, behind this header.
     fn pin(&self, _header: &Header) {}
 
     /// The next request.
     fn request(&self) -> Sqe;
 
-    /// Bytes that the next request has under way.
+    /// The bytes of the next request.
     fn bytes(&self) -> u64 {
         0
     }
 
-    /// Takes the result of a request. `None`: there is another one to be made; else the
-    /// operation's own result, a count or a negative errno.
+    /// Takes the result of a request. `None`: another request follows. Else the operation's result,
+    /// a count or a negative errno.
     fn after(&self, result: i32) -> Option<i32> {
         Some(result)
     }
@@ -82,14 +82,14 @@ pub unsafe trait Steps: Send + 'static {
 
 /// An operation on a file: a future for any executor, or none.
 ///
-/// An `Op` is lazy. Dropped before it was polled, nothing has happened. The first poll tries reads
-/// that are in memory on the spot; whatever would sleep is handed to the engine's threads.
+/// An `Op` is lazy. If it is dropped before it was polled, nothing has happened. The first poll
+/// executes reads that are in memory. Anything that would sleep is handed to the engine's threads.
 ///
 /// Dropping it later is safe, and never blocks. Its buffer and its descriptor stay with the engine
-/// until the request is over. A request that was not begun is cancelled; one that was goes on. **A
-/// write whose future was dropped may have happened wholly, in part, or not at all.**
+/// until the request has ended. A request that has not begun is cancelled; one that has begun goes
+/// on. **A write whose future was dropped may have happened wholly, in part, or not at all.**
 ///
-/// In the child of a fork(2), what was made by the parent ends with `EINVAL`.
+/// In the child of a fork(2), the parent's operations end with `EINVAL`.
 #[must_use = "an operation does nothing until it is awaited, waited for, submitted or detached"]
 pub struct Op<O: Operation> {
     state: State<O>,
@@ -97,21 +97,21 @@ pub struct Op<O: Operation> {
     /// Nothing is tried on the polling thread.
     never_inline: bool,
     is_background: bool,
-    /// No path of it has a NUL, and its options fit: else it ends with `EINVAL`.
+    /// No path has a NUL, and the options fit: else the operation ends with `EINVAL`.
     pub(super) is_sound: bool,
 }
 
 enum State<O: Operation> {
-    /// Nothing has happened.
+    /// The operation has not begun.
     Lazy(O),
-    /// The result is there.
+    /// The operation has ended, with this result.
     Ended(O, i32),
     Flying(Arc<OpSlot<O>>),
-    /// The output was given.
+    /// The output was returned.
     Over,
 }
 
-/// An operation that was handed over: its place does not move while the engine works with it.
+/// An operation that was handed over. Its slot does not move while the engine uses it.
 #[repr(C)]
 pub(super) struct OpSlot<O: Operation> {
     header: Header,
@@ -141,20 +141,20 @@ unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a OpSlot<O> {
     unsafe { header.cast::<OpSlot<O>>().as_ref() }
 }
 
-/// Drops the engine's reference to a slot whose payload is the operation's.
+/// Drops the engine's reference to a slot whose payload belongs to the operation.
 ///
 /// # Safety
-/// As for [`slot`]; the reference is the engine's, and used up.
+/// As for [`slot`]; the reference is the engine's, and dropped by this.
 unsafe fn forget<O: Operation>(header: NonNull<Header>) {
     // SAFETY: the caller's contract; it is from `Arc::into_raw`.
     drop(unsafe { Arc::from_raw(header.cast::<OpSlot<O>>().as_ptr().cast_const()) });
 }
 
-/// Takes the result of a request. False: another one is to be made, and the engine's reference is
-/// kept; else it is used up.
+/// Takes the result of a request. False: another request follows, and the engine's reference is
+/// kept; else the reference is dropped.
 ///
 /// # Safety
-/// As for [`slot`]; the caller owns the payload as the engine's side. As for [`forget`] if it gives
+/// As for [`slot`]; the caller owns the payload for the engine. As for [`forget`] if it returns
 /// true.
 unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     // SAFETY: the caller's contract.
@@ -209,7 +209,7 @@ impl<O: Operation> Op<O> {
         }
     }
 
-    /// Changes it before it has begun.
+    /// Changes an operation that has not begun.
     pub(super) fn map(mut self, f: impl FnOnce(&mut O)) -> Self {
         if let State::Lazy(operation) = &mut self.state {
             f(operation);
@@ -217,7 +217,7 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// One on names, each as the kernel takes it.
+    /// An operation on names, each as the kernel takes it.
     pub(super) fn named<const N: usize>(
         paths: [&Path; N],
         make: impl FnOnce([CString; N]) -> O,
@@ -229,20 +229,20 @@ impl<O: Operation> Op<O> {
         op
     }
 
-    /// Tries nothing on the polling thread: for executors that must not spend the time of a copy.
-    /// A runtime that drives the engine may spend it all the same, in a task of its own.
+    /// Tries nothing on the polling thread: for executors that must not spend the time of a copy. A
+    /// runtime that drives the engine may spend it nevertheless, in a task of its own.
     pub fn forced_async(mut self) -> Self {
         self.never_inline = true;
         self
     }
 
-    /// Lets others go before: of the operations in the background of an [`Fs`], only
-    /// [a few](super::FsBuilder::background) are among the others at a time, by default one. The
-    /// rest waits, in order, wherever there is room. So another operation finds at most one of them
-    /// before it for each thread, and none in line.
+    /// Lets other operations go before. Only [a few](super::FsBuilder::background) background
+    /// operations of an [`Fs`] compete with the others at a time, by default one. The rest waits,
+    /// in order. So another operation finds at most one of them before it for each thread, and none
+    /// in the line.
     ///
-    /// It changes nothing of a read that is in memory, which the polling thread does at once, or of
-    /// an operation that has begun.
+    /// It has no effect on a read that is in memory, which the polling thread executes at once, or
+    /// on an operation that has begun.
     ///
     /// ```
     /// use uringlet::fs::File;
@@ -263,8 +263,8 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Its requests, and those of a file that it opens, go to `fs` in place of that of the process.
-    /// No effect on an operation of a file that has one already, or that has begun.
+    /// Sends its requests, and those of a file that it opens, to `fs` in place of the process's. No
+    /// effect on an operation of a file that has an `Fs` already, or that has begun.
     pub fn on(self, fs: &Fs) -> Self {
         if let State::Lazy(operation) = &self.state {
             // It may have one already.
@@ -280,7 +280,7 @@ impl<O: Operation> Op<O> {
     }
 
     /// Blocks the calling thread until the operation has ended; needs no executor. The thread
-    /// executes requests meanwhile where that is no slower.
+    /// executes requests meanwhile if that is no slower.
     pub fn wait(mut self) -> O::Output {
         self.begin(-1);
         if let State::Flying(slot) = &self.state {
@@ -298,13 +298,13 @@ impl<O: Operation> Op<O> {
         self.output().ok_or(self)
     }
 
-    /// Something may have happened.
+    /// May something have happened?
     pub(super) fn has_begun(&self) -> bool {
         !matches!(self.state, State::Lazy(_))
     }
 
-    /// Asks that the operation be left undone. The outcome comes when it comes, with the buffer:
-    /// `ECANCELED` if nothing was begun, and whatever has happened otherwise.
+    /// Asks to cancel the operation. The outcome follows, with the buffer: `ECANCELED` if nothing
+    /// was begun, and the real result otherwise.
     pub fn cancel(mut self) -> Self {
         self.state = match self.take() {
             State::Lazy(operation) => State::Ended(operation, -libc::ECANCELED),
@@ -322,16 +322,16 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Lets it run to its end though nobody waits. Begins it if need be. The end of the process
-    /// cuts it off: [`drain`](super::drain()) waits for what was detached.
+    /// Lets the operation run to its end though nobody waits. Begins it if needed. The end of the
+    /// process cuts it off: [`drain`](super::drain()) waits for detached operations.
     pub fn detach(self) {
         self.submit().release();
     }
 
-    /// Lets it run to its end, if it has begun.
+    /// Lets the operation run to its end, if it has begun.
     pub(super) fn release(&mut self) {
         if let State::Flying(slot) = self.take() {
-            // In the child of a fork(2) it is not this process's.
+            // In the child of a fork(2), the operation is not this process's.
             let is_counted = slot.generation() == process::generation();
             if is_counted {
                 slot.header.detach();
@@ -344,7 +344,7 @@ impl<O: Operation> Op<O> {
         }
     }
 
-    /// Has it ended? If not, `waker` is woken when it has. For one that was begun.
+    /// Has the operation, which has begun, ended? If not, wakes `waker` at its end.
     pub(super) fn is_ended(&mut self, waker: &Waker) -> bool {
         match &self.state {
             // SAFETY: this is the operation; the payload is not taken before the state is over.
@@ -353,7 +353,7 @@ impl<O: Operation> Op<O> {
         }
     }
 
-    /// Adds what was done on the spot.
+    /// Adds the work that was done in this poll.
     #[inline]
     pub(super) fn spend(&self, spent: &mut Spent) {
         if let State::Ended(_, result) = &self.state {
@@ -365,7 +365,7 @@ impl<O: Operation> Op<O> {
         std::mem::replace(&mut self.state, State::Over)
     }
 
-    /// If nothing has happened yet, does it at once, or hands it over.
+    /// Begins an operation that has not begun: executes it at once, or hands it over.
     fn begin(&mut self, notify: i32) {
         if let State::Lazy(_) = self.state
             && let State::Lazy(operation) = self.take()
@@ -377,7 +377,7 @@ impl<O: Operation> Op<O> {
     fn begun(&self, mut operation: O, notify: i32) -> State<O> {
         if operation.home().get().is_none() {
             match Fs::global() {
-                // Another thread may have been first: with the same one.
+                // Another thread may have been first, with the same one.
                 Ok(fs) => drop(operation.home().set(fs)),
                 Err(errno) => return State::Ended(operation, errno),
             }
@@ -442,7 +442,7 @@ impl<O: Operation> Op<O> {
     }
 }
 
-/// The output of an operation whose request is its parent's: nobody in this process ends it.
+/// The output of an operation whose request is the parent's: it never ends in this process.
 #[cold]
 fn orphaned<O: Operation>(slot: &OpSlot<O>) -> O::Output {
     // SAFETY: the operation is at its end here.
@@ -453,8 +453,8 @@ fn orphaned<O: Operation>(slot: &OpSlot<O>) -> O::Output {
     payload.operation.end(-libc::EINVAL)
 }
 
-/// Has a request that is not over stopped, as far as that can be. True if it was withdrawn from the
-/// line: then its payload is the caller's.
+/// Stops a request that has not ended, as far as possible. True if it was withdrawn from the line:
+/// then the caller owns its payload.
 fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
     let header = &slot.header;
     if slot.flight.is_done() || slot.generation() != process::generation() {
@@ -475,7 +475,7 @@ fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
     false
 }
 
-/// Waits until it has ended, or until `end`.
+/// Waits until the operation has ended, or until `end`.
 fn block_on<O: Operation>(slot: &Arc<OpSlot<O>>, end: Option<Instant>) {
     let address = Arc::as_ptr(slot) as u64;
     let fs = slot.header.fs();
@@ -519,7 +519,7 @@ impl<O: Operation> Awaited for Op<O> {
     }
 }
 
-/// An operation that is in flight has its place elsewhere; one that is not has no address out.
+/// An operation in flight is in a slot of its own; no other has given its address away.
 impl<O: Operation> Unpin for Op<O> {}
 
 impl<O: Operation> Drop for Op<O> {

@@ -16,20 +16,20 @@ use super::whole::open_now;
 use super::worker::{Behind, call};
 use crate::sqe::Sqe;
 
-/// Whether reads and writes go past the page cache (`O_DIRECT`, open(2)).
+/// Whether reads and writes bypass the page cache (`O_DIRECT`, open(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Direct {
-    /// They do not.
+    /// They use the page cache.
     #[default]
     Off,
-    /// They do if the file system can, and do not otherwise: [`File::alignment`] tells.
+    /// They bypass the page cache if the file system can: [`File::alignment`] tells.
     Try,
-    /// They do; opening fails with `EINVAL` otherwise.
+    /// They bypass the page cache; opening fails with `EINVAL` if the file system cannot.
     Require,
 }
 
-/// How a file is to be opened; the names are those of [`std::fs::OpenOptions`].
+/// How to open a file; the names are those of [`std::fs::OpenOptions`].
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     read: bool,
@@ -44,61 +44,61 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// For nothing yet: as [`File::options`].
+    /// Options without any access: as [`File::options`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For reading.
+    /// Opens for reading.
     pub fn read(&mut self, on: bool) -> &mut Self {
         self.read = on;
         self
     }
 
-    /// For writing.
+    /// Opens for writing.
     pub fn write(&mut self, on: bool) -> &mut Self {
         self.write = on;
         self
     }
 
-    /// For writing to the end, whatever offset a write names (`O_APPEND`).
+    /// Opens for appending: writes go to the end, whatever their offset (`O_APPEND`).
     pub fn append(&mut self, on: bool) -> &mut Self {
         self.append = on;
         self
     }
 
-    /// Empties it.
+    /// Truncates the file.
     pub fn truncate(&mut self, on: bool) -> &mut Self {
         self.truncate = on;
         self
     }
 
-    /// Makes it if it is not there.
+    /// Creates the file if it does not exist.
     pub fn create(&mut self, on: bool) -> &mut Self {
         self.create = on;
         self
     }
 
-    /// Makes it, and fails with `EEXIST` if it is there.
+    /// Creates the file, and fails with `EEXIST` if it exists.
     pub fn create_new(&mut self, on: bool) -> &mut Self {
         self.create_new = on;
         self
     }
 
-    /// Permissions of a file that is made, less the process's umask(2); 0o666 by default.
+    /// Permissions of a new file, less the process's umask(2); 0o666 by default.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Further `O_*` flags. Those of the access mode are left out.
+    /// Further `O_*` flags. Those of the access mode are ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self
     }
 
-    /// Reads and writes past the page cache. Buffers, offsets and lengths then have to be
-    /// [aligned](File::alignment), or the kernel says `EINVAL`: a [`Pool`](super::Pool) makes such
+    /// Reads and writes bypass the page cache. Buffers, offsets and lengths then have to be
+    /// [aligned](File::alignment), or the kernel answers `EINVAL`; a [`Pool`](super::Pool) has such
     /// buffers. [`File::read_ranges`], [`File::write_range_at`] and a `Cursor` take ranges of any
     /// alignment.
     pub fn direct(&mut self, direct: Direct) -> &mut Self {
@@ -109,8 +109,8 @@ impl OpenOptions {
     /// Opens the file.
     ///
     /// # Errors
-    /// As open(2). `EINVAL`: it is to be opened for nothing, or what is to be done with it needs
-    /// more; or there is a NUL in the path.
+    /// As open(2). `EINVAL`: no access mode was chosen, an option needs another access mode, or the
+    /// path contains a NUL.
     pub fn open(&self, path: impl AsRef<Path>) -> Op<Open> {
         self.open_in(None, path.as_ref())
     }
@@ -152,7 +152,7 @@ impl OpenOptions {
     }
 }
 
-/// What [`File::open`] and [`OpenOptions::open`] do.
+/// The operation of [`File::open`] and [`OpenOptions::open`].
 #[derive(Debug)]
 pub struct Open {
     dir: Option<File>,
@@ -162,11 +162,11 @@ pub struct Open {
     direct: Direct,
     home: OnceLock<Fs>,
     header: Behind,
-    /// From the moment that there is a descriptor: an operation that was dropped closes it.
+    /// Holds the descriptor as soon as there is one: an operation that was dropped closes it.
     opened: Opened,
 }
 
-/// What the worker calls.
+/// The function that the worker calls.
 ///
 /// # Safety
 /// The address of an `Open` whose request is under way.
@@ -203,7 +203,7 @@ unsafe impl Steps for Open {
         let flags = self.flags.get();
         let is_direct = flags & libc::O_DIRECT != 0;
         if result == -libc::EINVAL && self.direct == Direct::Try && is_direct {
-            // The file system has none. It may have made the file.
+            // The file system has no direct I/O. It may have created the file.
             self.flags.set(flags & !libc::O_DIRECT & !libc::O_EXCL);
             return None;
         }

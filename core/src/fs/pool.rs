@@ -1,4 +1,4 @@
-//! Buffers with an alignment, which come back by themselves.
+//! Buffers with an alignment, which return to their pool when dropped.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc};
@@ -18,10 +18,10 @@ use crate::sync::lock;
 
 /// Buffers of one size and alignment, as direct I/O needs them. A handle, cheap to clone.
 ///
-/// A buffer that is dropped goes back to its pool, also from a request that was cancelled or whose
-/// future was dropped. The pool has one buffer from the beginning. Memory for another one is taken
-/// when it is needed for the first time; where there is none, the pool does with what it has.
-/// All memory is given back with the last handle and buffer.
+/// A dropped buffer returns to its pool, also from a request that was cancelled or whose future was
+/// dropped. The pool has one buffer from the beginning. Memory for another one is allocated when it
+/// is first needed; if there is none, the pool uses the buffers that it has. All memory is freed
+/// with the last handle and buffer.
 #[derive(Clone)]
 pub struct Pool(Arc<Shelf>);
 
@@ -35,9 +35,9 @@ struct Shelf {
 struct Stock {
     made: usize,
     free: Vec<Memory>,
-    /// Those who wait, in the order in which they came; then there is nothing free.
+    /// Waiting tasks, in the order in which they came. There is no free buffer then.
     waiting: BTreeMap<u64, Waker>,
-    /// Buffers for those who have waited.
+    /// Buffers for tasks that have waited.
     given: BTreeMap<u64, Memory>,
     last: u64,
 }
@@ -51,7 +51,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Pool {
-    /// For `count` buffers of `size` bytes, at addresses that are multiples of `align`.
+    /// A pool of `count` buffers of `size` bytes, at addresses that are multiples of `align`.
     ///
     /// # Errors
     /// `EINVAL`: `size` is 0 or too large, or `align` is not a power of two. `ENOMEM`: there is no
@@ -72,7 +72,7 @@ impl Pool {
         Some(self.buffer(memory))
     }
 
-    /// A buffer, as soon as one is free. Those who wait get theirs in the order in which they came.
+    /// A buffer, as soon as one is free. Waiting tasks get theirs in the order in which they came.
     pub fn take(&self) -> Take {
         Take { pool: self.clone(), number: None, turns: Turns::default() }
     }
@@ -83,7 +83,7 @@ impl Pool {
 }
 
 impl Shelf {
-    /// One that is free, or is made now.
+    /// A free buffer, or a new one.
     fn get(&self, stock: &mut Stock) -> Option<Memory> {
         if let Some(memory) = stock.free.pop() {
             return Some(memory);
@@ -128,12 +128,12 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// What [`Pool::take`] gives: a future. Dropped, it leaves its place to the next.
+/// A future, from [`Pool::take`]. If it is dropped, the next task moves up.
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Take {
     pool: Pool,
-    /// Its place among those who wait.
+    /// Its number among the waiting tasks.
     number: Option<u64>,
     turns: Turns,
 }
@@ -180,18 +180,18 @@ impl Drop for Take {
 /// A buffer of a [`Pool`]. It has a length, 0 at first, and the pool's size as its capacity.
 pub struct PoolBuf {
     memory: Memory,
-    /// Bytes that are initialised, from the first on.
+    /// The number of initialized bytes, from the first on.
     length: usize,
     pool: Pool,
 }
 
 impl PoolBuf {
-    /// The most bytes that it can have.
+    /// The maximum length in bytes.
     pub fn capacity(&self) -> usize {
         self.pool.0.layout.size()
     }
 
-    /// Makes it `length` bytes long. New bytes are zeros.
+    /// Sets the length to `length` bytes. New bytes are zeros.
     ///
     /// # Panics
     /// `length` is more than the capacity.

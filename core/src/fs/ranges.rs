@@ -1,4 +1,4 @@
-//! Many ranges of a file at once; those that lie close together are read as one.
+//! Many ranges of a file at once; ranges that are close together are read as one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,12 +17,12 @@ use crate::process;
 use crate::router::tuning::HIT_BYTES;
 use crate::sync::lock;
 
-/// Which ranges [`File::read_ranges`] reads as one.
+/// The ranges that [`File::read_ranges`] reads as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesce {
-    /// Those between which there are at most this many bytes, which are read for nothing.
+    /// The maximum number of bytes between two ranges, which are read in vain.
     pub gap: u64,
-    /// As long as the whole has at most this many bytes.
+    /// The maximum number of bytes of the whole.
     pub max: u64,
 }
 
@@ -54,7 +54,7 @@ impl AsRef<[u8]> for Chunk {
     }
 }
 
-/// What [`File::read_ranges`] gives: a future. Dropping it is as dropping an [`Op`].
+/// A future, from [`File::read_ranges`]. Dropping it has the effect of dropping an [`Op`].
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is awaited"]
 pub struct ReadRanges {
@@ -70,10 +70,10 @@ pub struct ReadRanges {
 /// Ranges that are read as one.
 #[derive(Debug)]
 struct Part {
-    /// Where the slice begins in the file.
+    /// The offset of the slice in the file.
     begin: u64,
     read: Op<ReadExact<Slice<Vec<u8>>>>,
-    /// Which they are.
+    /// The numbers of the ranges.
     members: Vec<usize>,
 }
 
@@ -85,24 +85,24 @@ impl Part {
     }
 }
 
-/// Memory for a range, and what is read: on a direct file, it is widened to what the file is
-/// aligned to.
+/// Memory for a range, and the range that is read: on a direct file, it is widened to the file's
+/// alignment.
 pub(super) struct Wide {
     pub(super) buffer: Slice<Vec<u8>>,
-    /// Where the slice begins in the file.
+    /// The offset of the slice in the file.
     pub(super) begin: u64,
-    /// Bytes of it, up to the end of the range.
+    /// Bytes of the slice, up to the end of the range.
     pub(super) enough: usize,
     granule: usize,
 }
 
 impl Wide {
-    /// With a vector that may have the memory.
+    /// For a range, with a vector whose memory is used.
     pub(super) fn of(file: &File, range: &Range<u64>, mut buffer: Vec<u8>) -> io::Result<Self> {
         let errno = io::Error::from_raw_os_error;
         let Alignment { memory, offset: granule } = file.granules();
         let begin = range.start - range.start % granule as u64;
-        // Neither goes beyond 2^63 and a granule.
+        // Both are below 2^63 plus the alignment.
         let length = usize::try_from(range.end.next_multiple_of(granule as u64) - begin);
         let enough = usize::try_from(range.end - begin).map_err(|_| errno(libc::EINVAL))?;
         let length = length.map_err(|_| errno(libc::EINVAL))?;
@@ -146,8 +146,7 @@ impl ReadRanges {
         self
     }
 
-    /// Begins to read. Ranges that are in memory are read now, as many as may be without others
-    /// waiting.
+    /// Begins to read. Ranges that are in memory are read now, as many as other tasks can wait for.
     fn begin(&mut self, spent: &mut Spent) -> io::Result<()> {
         /// The rest is handed over.
         const INLINE: u32 = 64;
@@ -166,7 +165,7 @@ impl ReadRanges {
         Ok(())
     }
 
-    /// What is read as one, and which ranges that are.
+    /// The ranges to read, each with the numbers of its members.
     fn parts(&self) -> Vec<(Range<u64>, Vec<usize>)> {
         let mut order: Vec<usize> = (0..self.ranges.len()).collect();
         order.retain(|&at| !self.ranges[at].is_empty());
@@ -199,7 +198,8 @@ impl ReadRanges {
         self.chunks(reads.into_iter().map(|part| (part.begin, part.members, part.read.wait())))
     }
 
-    /// The chunks as they come, each with the number of its range, in place of all at the end.
+    /// The chunks as they become ready, each with the number of its range, instead of all at the
+    /// end.
     ///
     /// ```
     /// use uringlet::fs::{Coalesce, File};
@@ -234,7 +234,7 @@ impl ReadRanges {
         Ok(chunks)
     }
 
-    /// The chunks of what was read as one.
+    /// Cuts a read into the chunks of its ranges.
     fn cut(
         &self,
         begin: u64,
@@ -257,7 +257,7 @@ awaited!(ReadRanges, io::Result<Vec<Chunk>>);
 impl Awaited for ReadRanges {
     fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<Self::Output> {
         let this = self;
-        // In the child of a fork nothing ends; the operations know.
+        // In the child of a fork no read ends; the operations know that.
         let is_inherited =
             this.file.fs().is_some_and(|fs| fs.generation() != process::generation());
         if is_inherited {
@@ -265,14 +265,14 @@ impl Awaited for ReadRanges {
                 this.begin(spent)?;
             }
         } else if let Some(gather) = &this.gather {
-            // The waker first: the last one that ends sees it, or is seen.
+            // The waker first: either the last read that ends sees it, or its end is seen here.
             lock(&gather.task).clone_from(context.waker());
             if gather.left.load(Ordering::Acquire) > 0 {
                 return Poll::Pending;
             }
         } else {
             this.begin(spent)?;
-            // One for this poll, which holds the wake back until all are asked.
+            // One more for this poll, which delays the wake-up until all were polled.
             let left = AtomicUsize::new(this.reads.len() + 1);
             let task = Mutex::new(context.waker().clone());
             let gather = Arc::new(Gather { left, task });
@@ -295,20 +295,21 @@ impl Awaited for ReadRanges {
     }
 }
 
-/// What [`ReadRanges::each`] gives: chunks as they come. The feature `stream` makes it a `Stream`.
+/// The chunks as they become ready, from [`ReadRanges::each`]. The feature `stream` makes it a
+/// `Stream`.
 #[derive(Debug)]
 pub struct RangeChunks {
     ranges: ReadRanges,
-    /// `None`: it has ended.
+    /// `None`: the part has ended.
     parts: Vec<Option<Part>>,
     chunks: VecDeque<(usize, io::Result<Chunk>)>,
     ready: Arc<Ready>,
-    /// Parts that have not ended, once they are begun.
+    /// Parts that have not ended, once they have begun.
     left: Option<usize>,
     turns: Turns,
 }
 
-/// Parts that have ended, and whom to wake for that.
+/// Parts that have ended, and the task to wake.
 #[derive(Debug)]
 struct Ready {
     ended: Mutex<Vec<usize>>,
@@ -335,16 +336,16 @@ impl HasTurns for RangeChunks {
 }
 
 impl RangeChunks {
-    /// The next chunk, with the number of its range; `None` behind the last one. If its future is
-    /// dropped, none is lost.
+    /// The next chunk, with the number of its range; `None` after the last one. If the future is
+    /// dropped, no chunk is lost.
     ///
     /// # Errors
-    /// Each of its own: as [`File::read_ranges`].
+    /// Each range has its own error: as [`File::read_ranges`].
     pub async fn next(&mut self) -> Option<(usize, io::Result<Chunk>)> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`RangeChunks::next`], which has the task woken if it is pending.
+    /// As [`RangeChunks::next`], but wakes the task if it is pending.
     ///
     /// # Errors
     /// As [`RangeChunks::next`].
@@ -353,7 +354,7 @@ impl RangeChunks {
         context: &mut Context<'_>,
     ) -> Poll<Option<(usize, io::Result<Chunk>)>> {
         in_turn(self, context, |this, context, spent| {
-            // The waker first: a part that ends sees it, or is seen.
+            // The waker first: either a part that ends sees it, or its end is seen here.
             lock(&this.ready.task).clone_from(context.waker());
             if this.left.is_none() {
                 this.begin(spent);
@@ -369,7 +370,7 @@ impl RangeChunks {
         })
     }
 
-    /// Begins to read. What is in memory has ended then.
+    /// Begins to read. Parts that are in memory have ended then.
     fn begin(&mut self, spent: &mut Spent) {
         let begun = self.ranges.begin(spent);
         let reads = std::mem::take(&mut self.ranges.reads);
@@ -400,7 +401,7 @@ impl RangeChunks {
     fn collect(&mut self) {
         let fs = self.ranges.file.fs();
         let ended = if fs.is_some_and(|fs| fs.generation() != process::generation()) {
-            // In the child of a fork nothing ends; the operations know.
+            // In the child of a fork no read ends; the operations know that.
             (0..self.parts.len()).collect()
         } else {
             std::mem::take(&mut *lock(&self.ready.ended))
@@ -416,7 +417,7 @@ impl RangeChunks {
     fn end(&mut self, part: Part) {
         let Part { begin, read, members } = part;
         self.left = self.left.map(|left| left - 1);
-        // It does not block.
+        // The wait does not block.
         match read.wait() {
             BufResult(Ok(()), buffer) => {
                 let chunks = &mut self.chunks;

@@ -21,7 +21,7 @@ use super::transfer::Span;
 use super::worker::{OnWorker, uninterrupted};
 use crate::sys;
 
-/// A new file in a directory, which is to get another one's name. Dropped, it is removed.
+/// A new file in a directory, which will get another one's name. Dropping it removes the file.
 struct Staged<'a> {
     file: File,
     folder: &'a File,
@@ -45,14 +45,14 @@ impl<'a> Staged<'a> {
                     let file = unsafe { File::from_raw_fd(fd as RawFd) };
                     return Ok(Self { file, folder, name, is_kept: false });
                 }
-                // Of a process that was killed.
+                // Left by a process that was killed.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Gives it this name, in place of what had that.
+    /// Renames the file. A file that had the name is replaced.
     fn rename(&mut self, name: &CStr) -> io::Result<()> {
         let (at, own) = (self.folder.as_raw_fd(), self.name.as_ptr());
         // SAFETY: paths that end with a NUL.
@@ -73,7 +73,7 @@ impl Drop for Staged<'_> {
     }
 }
 
-/// Replaces a file by one of these bytes. The path is relative to the directory `at`.
+/// Replaces a file's content by these bytes. The path is relative to the directory `at`.
 pub(super) fn replace_now(header: &Header, at: RawFd, path: &CStr, bytes: &Span) -> io::Result<()> {
     let errno = io::Error::from_raw_os_error;
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
@@ -104,31 +104,32 @@ pub(super) fn replace_now(header: &Header, at: RawFd, path: &CStr, bytes: &Span)
     folder.sync_all()
 }
 
-/// Brings a directory to the disk: names in it that were made, changed or removed before survive a
-/// crash then (fsync(2) of the directory).
+/// Brings a directory to the disk (fsync(2) of the directory): earlier changes of its names survive
+/// a crash then.
 ///
 /// # Errors
-/// As open(2) and fsync(2). `ENOTDIR`: it is none.
+/// As open(2) and fsync(2). `ENOTDIR`: it is no directory.
 pub fn sync_dir(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
     OnWorker::at([path.as_ref()], |_, [path]| open_directory_at(HERE, path)?.sync_all())
 }
 
-/// Copies what a file holds into another one, in place of what that held. The other one gets the
-/// first one's permissions, whatever umask(2) says, and also if it was there. What is no regular
-/// file keeps its own. Gives the number of bytes. A file that is copied onto itself is empty then.
+/// Copies the content of a file to another one, in place of the old content. The target gets the
+/// permissions of the source, whatever the umask(2), also if it existed. A target that is no
+/// regular file keeps its own. Returns the number of bytes. A file that is copied onto itself is
+/// empty then.
 ///
 /// The kernel copies where it can, and shares the blocks where the file system can
-/// (copy_file_range(2)). One that is dropped ends after the next 64 MiB.
+/// (copy_file_range(2)). If the future is dropped, the copy ends after the next 64 MiB.
 ///
 /// # Errors
-/// As open(2), fchmod(2), read(2) and write(2). A part may have been copied. `EINVAL`: the first
-/// one is no regular file, or there is a NUL in a path.
+/// As open(2), fchmod(2), read(2) and write(2). A part may have been copied. `EINVAL`: the source
+/// is no regular file, or a path contains a NUL.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<OnWorker<u64>> {
     OnWorker::at([from.as_ref(), to.as_ref()], |header, [from, to]| copy_now(header, from, to))
 }
 
 fn copy_now(header: &Header, from: &Path, to: &Path) -> io::Result<u64> {
-    /// Bytes that are copied before it is looked whether somebody waits.
+    /// Bytes that are copied between two checks whether somebody waits.
     const PART: u64 = 64 << 20;
     let source = File::open(from)?;
     let known = source.metadata()?;
@@ -143,7 +144,7 @@ fn copy_now(header: &Header, from: &Path, to: &Path) -> io::Result<u64> {
     }
     let mut copied = 0;
     loop {
-        // The standard library finds the call that this pair of files takes.
+        // The standard library chooses the call for this pair of files.
         let part = io::copy(&mut (&source).take(PART), &mut &target)?;
         copied += part;
         if part < PART {

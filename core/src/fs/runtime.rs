@@ -1,5 +1,5 @@
-//! A tokio runtime that drives an [`Fs`]: it hands requests to the kernel and collects what is
-//! done, on its own threads, and no thread of the engine has to wake it.
+//! A tokio runtime that drives an [`Fs`]: it hands requests to the kernel and collects their
+//! completions on its own threads. So no thread of the engine has to wake it.
 
 use std::future::poll_fn;
 use std::os::fd::{AsRawFd, RawFd};
@@ -36,21 +36,22 @@ pub fn drive_on_tokio() -> bool {
 }
 
 impl Fs {
-    /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect what is
-    /// done, in place of threads of the engine, which would have to wake it each time. These are
-    /// direct requests, and reads of at most 64 KiB that were not in memory, or not tried. If the
-    /// kernel finds the pages in memory after all, it copies them on the runtime's thread.
+    /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect their
+    /// completions, in place of threads of the engine, which would have to wake it each time. These
+    /// are direct requests, and reads of at most 64 KiB that were not in memory, or not tried. If
+    /// the kernel finds the pages in memory after all, it copies them on the runtime's thread.
     ///
-    /// It goes on until the runtime or the `Fs` ends. A runtime that does not come in time, because
-    /// a task computes, is helped out: the engine's threads take over within milliseconds, until
-    /// it comes again. While its thread is blocked inside the kernel (in `std::fs`, or for want of
-    /// memory), no task learns of requests which that thread has handed over. Tasks of other
-    /// runtimes are served, too, and each of their completions comes through this one. Give each
-    /// runtime an `Fs` of its own where there are several. It is meant for `current_thread`; with
-    /// several threads, whichever worker is free drives.
+    /// It goes on until the runtime or the `Fs` ends. If the runtime does not come in time, because
+    /// a task computes, the engine's threads take over within milliseconds, until it comes again.
+    /// While its thread is blocked inside the kernel (in `std::fs`, or because memory is short), no
+    /// task learns of requests which that thread has handed over. Tasks of other runtimes are
+    /// served, too, and each of their completions passes through this one. If there are several
+    /// runtimes, give each an `Fs` of its own. It is meant for `current_thread`; with several
+    /// threads, any free worker drives.
     ///
-    /// False: the runtime does not drive it. Another one does already, or the kernel refuses
-    /// io_uring, or its engine is another one, or it has handed requests to Linux AIO before.
+    /// False: the runtime does not drive the `Fs`. Another runtime does already, or the kernel
+    /// refuses io_uring, or the `Fs` has another engine, or it has handed requests to Linux AIO
+    /// before.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and in one without I/O
@@ -61,7 +62,7 @@ impl Fs {
         let reactor: Arc<dyn Reactor> = Arc::clone(&called) as _;
         let Some(events) = self.instance().begin_to_be_driven(reactor) else { return false };
         let driver = DrivingTask { instance: Arc::downgrade(self.instance()), called };
-        // A copy: the engine may close its own before this task is dropped.
+        // A copy: the engine may close its own descriptor before this task is dropped.
         let Some(events) = Copied::of(events) else { return false };
         #[allow(deprecated, reason = "its successor is newer than the oldest tokio that will do")]
         let events = AsyncFd::with_interest(Events(events), Interest::READABLE);
@@ -105,9 +106,9 @@ impl DrivingTask {
                 let mut comes = false;
                 loop {
                     match events.poll_read_ready(context) {
-                        // Each completion is an edge: what the eventfd has counted stays in it.
+                        // Each completion is an edge: the eventfd is not read here.
                         Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
-                        // The runtime ends.
+                        // The runtime is ending.
                         Poll::Ready(Err(_)) => return Poll::Ready(true),
                         Poll::Pending => break,
                     }
@@ -123,11 +124,11 @@ impl DrivingTask {
                 return;
             }
             if has_threads {
-                // Woken by a task, it is next on the same worker: behind the others, what they
-                // submit comes along, and an idle worker may take it.
+                // If a task has woken this one, it is next on the same worker. Behind other tasks,
+                // their submits are included, and an idle worker may take it.
                 tokio::task::yield_now().await;
             }
-            // A panic in there would lose requests, and tokio would go on: it aborts.
+            // A panic inside would lose requests, and tokio would continue: `kept` aborts.
             let drive = |instance: Arc<Instance>| kept(|| instance.drive());
             if !self.instance.upgrade().is_some_and(drive) {
                 return;

@@ -1,5 +1,5 @@
 //! Awaited operations from the first poll to the last drop, while operations are dropped. Miri runs
-//! these on the whole engine (`ci/miri.sh`): its transfers are short now and then.
+//! these on the whole engine (`ci/miri.sh`), with short transfers now and then.
 #![allow(unsafe_code)]
 
 use std::future::Future as _;
@@ -17,7 +17,7 @@ use super::handle::File;
 use super::pool::Pool;
 use super::ranges::Coalesce;
 
-/// What stands in the file at an offset.
+/// The byte in the file at an offset.
 fn byte_at(offset: u64) -> u8 {
     (offset % 251) as u8
 }
@@ -41,7 +41,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A buffer that is inside of the operation itself, and counted.
+/// A buffer inside the operation itself; its drops are counted.
 struct Inline([u8; 5], Arc<AtomicUsize>);
 
 impl Inline {
@@ -75,7 +75,8 @@ impl IoBufMut for Inline {
     }
 }
 
-/// A file that is never read on the spot, with room for this many requests in the engine.
+/// A file whose reads are never tried on the polling thread, with room for this many requests in
+/// the engine.
 fn file(in_flight: u32, room: u32) -> (Fs, File) {
     let fs = Fs::builder().in_flight(in_flight).of_places(room).unwrap();
     let mut file = tempfile::tempfile().unwrap();
@@ -83,7 +84,7 @@ fn file(in_flight: u32, room: u32) -> (Fs, File) {
     (fs.clone(), File::new(file.into(), fs.into(), true))
 }
 
-/// Waits until nothing is in flight: the slots are gone then, or about to go.
+/// Waits until nothing is in flight: the slots are freed then, or soon.
 fn drain(fs: &Fs) {
     while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
@@ -110,7 +111,7 @@ fn transfers_are_made_whole() {
 fn operations_are_dropped_in_every_state() {
     let rounds = if cfg!(miri) { 8 } else { 5_000 };
     let alive = Arc::new(AtomicUsize::new(0));
-    // Room for all, places that are short, and a line.
+    // Room for all; few places; and a line.
     for (in_flight, room) in [(8, 8), (8, 1), (1, 1)] {
         let (fs, file) = file(in_flight, room);
         let mut context = Context::from_waker(Waker::noop());

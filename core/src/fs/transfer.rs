@@ -1,4 +1,4 @@
-//! Reads and writes at an offset, with buffers that belong to them.
+//! Reads and writes at an offset, which own their buffers.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -17,29 +17,29 @@ use super::worker::uninterrupted;
 use crate::sqe::Sqe;
 use crate::sys::{self, MAX_RW_COUNT};
 
-/// What [`File::read_at`] does.
+/// The operation of [`File::read_at`].
 pub type Read<B> = FileTransfer<B, In, Once>;
 
-/// What [`File::read_exact_at`] does.
+/// The operation of [`File::read_exact_at`].
 pub type ReadExact<B> = FileTransfer<B, In, Whole>;
 
-/// What [`File::write_at`] and [`File::append`] do.
+/// The operation of [`File::write_at`] and [`File::append`].
 pub type Write<B> = FileTransfer<B, Out, Once>;
 
-/// What [`File::write_all_at`] does.
+/// The operation of [`File::write_all_at`].
 pub type WriteAll<B> = FileTransfer<B, Out, Whole>;
 
-/// A buffer's memory and what of it is transferred.
+/// A buffer's memory, and the part that is transferred.
 #[derive(Debug)]
 pub(super) struct Span {
     offset: u64,
-    /// The buffer's, asked of it once, in its final place.
+    /// The buffer's address, read once, in its final place.
     address: Cell<u64>,
     length: Cell<usize>,
     done: Cell<usize>,
-    /// With as many bytes it is whole, though the buffer has room for more.
+    /// The transfer is complete with this many bytes, even if the buffer has room for more.
     enough: usize,
-    /// A transfer that ends within a unit of this many bytes has met the end of the file.
+    /// A transfer that ends within a unit of this many bytes has reached the end of the file.
     granule: usize,
 }
 
@@ -61,12 +61,11 @@ impl Span {
         self.length.set(length);
     }
 
-    /// What is left: address, length, offset.
+    /// The remaining part: address, length, offset.
     pub(super) fn left(&self) -> (u64, usize, u64) {
         let done = self.done.get();
         let length = (self.length.get() - done).min(MAX_RW_COUNT);
-        // Not as a request means "the file position": the kernel refuses what it calls a negative
-        // offset.
+        // Not the offset that means "the file position": the kernel refuses a negative offset.
         let offset = self.offset.saturating_add(done as u64).min(1 << 63);
         (self.address.get() + done as u64, length, offset)
     }
@@ -75,7 +74,7 @@ impl Span {
         self.left().1 as u64
     }
 
-    /// It begins and ends at multiples of this many bytes.
+    /// Does the transfer begin and end at multiples of this many bytes?
     pub(super) fn is_aligned(&self, granule: usize) -> bool {
         self.offset.is_multiple_of(granule as u64) && self.length.get().is_multiple_of(granule)
     }
@@ -84,9 +83,9 @@ impl Span {
         self.done.get() >= self.length.get().min(self.enough)
     }
 
-    /// Writes what is left, on a worker, as far as the file takes it.
+    /// Writes the remaining bytes on a worker, as far as the file takes them.
     pub(super) fn write_now(&self, fd: RawFd, header: &Header) -> io::Result<()> {
-        /// Bytes of one call.
+        /// The maximum number of bytes of one call.
         const PART: usize = 8 << 20;
         while !self.is_whole() && !header.is_stopped() {
             let (address, length, _) = self.left();
@@ -101,13 +100,13 @@ impl Span {
         if self.is_whole() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECANCELED)) }
     }
 
-    /// The result of a transfer of everything.
+    /// The result of a transfer that has to be complete.
     pub(super) fn all(&self, result: i32, short: io::ErrorKind) -> io::Result<()> {
         outcome(result)?;
         if self.is_whole() { Ok(()) } else { Err(short.into()) }
     }
 
-    /// As [`Steps::after`], until everything is transferred.
+    /// As [`Steps::after`], until the transfer is complete.
     pub(super) fn after(&self, result: i32) -> Option<i32> {
         let Ok(count) = usize::try_from(result) else { return Some(result) };
         self.done.set((self.done.get() + count).min(self.length.get()));
@@ -119,12 +118,12 @@ impl Span {
 /// The direction of a transfer with this buffer.
 ///
 /// # Safety
-/// `memory` gives the buffer's own memory, which stays where it is while the buffer is not touched.
-/// `request` transfers to or from the address that it is given, and no other.
+/// `memory` returns the buffer's own memory, which does not move while the buffer is not used.
+/// `request` transfers to or from the given address only.
 pub unsafe trait Direction<B>: 'static {
-    /// Some of these are done on the spot.
+    /// Are some of these transfers executed in the poll?
     const INLINE: bool;
-    /// It ended before everything was transferred.
+    /// The error of a transfer that ended before it was complete.
     const SHORT: io::ErrorKind;
 
     /// The buffer's address and length.
@@ -133,14 +132,14 @@ pub unsafe trait Direction<B>: 'static {
     /// A transfer of this many bytes at an address.
     fn request(fd: RawFd, address: u64, length: usize, offset: u64) -> Sqe;
 
-    /// Gives the buffer the length that was transferred.
+    /// Sets the buffer's length to the number of bytes transferred.
     ///
     /// # Safety
-    /// This many bytes from its start were, of as many as it has said there are.
+    /// This many bytes from its start were transferred, of those that `memory` has returned.
     unsafe fn advance(_buffer: &mut B, _count: usize) {}
 }
 
-/// From the file.
+/// From the file: a read.
 #[derive(Debug)]
 pub struct In;
 
@@ -164,7 +163,7 @@ unsafe impl<B: IoBufMut + Send> Direction<B> for In {
     }
 }
 
-/// To the file.
+/// To the file: a write.
 #[derive(Debug)]
 pub struct Out;
 
@@ -183,18 +182,18 @@ unsafe impl<B: IoBuf + Send> Direction<B> for Out {
     }
 }
 
-/// When a transfer is over, and what it gives.
+/// When a transfer is complete, and its result.
 pub trait Amount: 'static {
-    /// What its future gives beside the buffer.
+    /// The result of the future, beside the buffer.
     type Count;
-    /// Not before everything is transferred.
+    /// Must everything be transferred?
     const WHOLE: bool;
 
-    /// This many bytes were.
+    /// The result after this many bytes.
     fn count(done: usize) -> Self::Count;
 }
 
-/// One request is enough, however much it transfers, if that is less than one can.
+/// One request is enough, even if it is short. Only a full maximum transfer is continued.
 #[derive(Debug)]
 pub struct Once;
 
@@ -207,7 +206,7 @@ impl Amount for Once {
     }
 }
 
-/// Everything is transferred.
+/// Everything has to be transferred.
 #[derive(Debug)]
 pub struct Whole;
 
@@ -234,8 +233,8 @@ impl<B, D, A> FileTransfer<B, D, A> {
         Self { file, span, flags, buffer, kind: PhantomData }
     }
 
-    /// For a direct file, whose transfers go in steps of `granule` bytes: it is whole with `enough`
-    /// bytes, and a part of a step is the last one of the file.
+    /// For a direct file, whose transfers have steps of `granule` bytes. The transfer is complete
+    /// with `enough` bytes, and a part of a step is the end of the file.
     pub(super) fn in_steps(mut self, enough: usize, granule: usize) -> Self {
         (self.span.enough, self.span.granule) = (enough, granule);
         self
@@ -263,7 +262,7 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
         // SAFETY: a read, and the buffer is borrowed meanwhile.
         let result = unsafe { self.file.read_now(address, length, self.span.offset) }?;
         self.span.pin((address, length));
-        // What is there is all there is: the end of the file.
+        // The end of the file was reached.
         self.span.done.set(usize::try_from(result).unwrap_or(0));
         Some(result)
     }
@@ -287,9 +286,10 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
         let ended = self.span.after(result);
         match result {
             _ if A::WHOLE => ended,
-            // More than one call moves is moved by several; they end with the first short one.
+            // A transfer of more than one call's maximum takes several calls; the first short one
+            // ends it.
             _ if result as usize == MAX_RW_COUNT => ended,
-            // What was moved before the failure is told, as after a short transfer.
+            // Bytes that were transferred before the error are returned, as after a short transfer.
             ..0 if before > 0 => Some(0),
             _ => Some(result),
         }

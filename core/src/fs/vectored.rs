@@ -17,13 +17,13 @@ use crate::exec::IOV_MAX;
 use crate::request::Iovec;
 use crate::sqe::Sqe;
 
-/// What [`File::read_vectored_at`] does.
+/// The operation of [`File::read_vectored_at`].
 pub type ReadVectored<B> = Vectored<B, In>;
 
-/// What [`File::write_vectored_at`] does.
+/// The operation of [`File::write_vectored_at`].
 pub type WriteVectored<B> = Vectored<B, Out>;
 
-/// A request of several buffers, in this direction.
+/// The direction of a request with several buffers.
 ///
 /// # Safety
 /// As for [`Direction`].
@@ -51,7 +51,7 @@ pub struct Vectored<B, D> {
     file: File,
     offset: u64,
     buffers: UnsafeCell<Vec<B>>,
-    /// The buffers' memory, asked of them once, in its final place.
+    /// The buffers' memory, read once, in its final place.
     vectors: UnsafeCell<Vec<Iovec>>,
     kind: PhantomData<fn() -> D>,
 }
@@ -93,7 +93,7 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
     }
 
     fn request(&self) -> Sqe {
-        // Not as a request means "the file position".
+        // Not the offset that means "the file position".
         let offset = self.offset.min(1 << 63);
         // SAFETY: nobody changes the vectors any more.
         D::vectored(self.file.number(), unsafe { &*self.vectors.get() }, offset)

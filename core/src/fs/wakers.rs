@@ -1,5 +1,5 @@
-//! Waking tasks: on a thread of the engine, under no lock, and after the whole harvest where
-//! several requests end together. [`Flights`] counts operations for the tasks that wait for all.
+//! Wakes tasks: on a thread of the engine, without a lock, and after the whole harvest if several
+//! requests end together. [`Flights`] counts operations for tasks that wait for all of them.
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -20,10 +20,10 @@ thread_local! {
         const { RefCell::new(HeldWakers { harvests: 0, wakers: Vec::new() }) };
 }
 
-/// Wakes a task, or has it woken after the harvest that this thread is in.
+/// Wakes a task now, or after the harvest that this thread is in.
 pub(super) fn wake(waker: Waker) {
     let mut waker = Some(waker);
-    // A thread that is ending has no harvest.
+    // An ending thread has no harvest.
     let _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
         if held.harvests > 0 {
@@ -48,7 +48,7 @@ pub(super) fn after(harvest: &mut dyn FnMut()) {
     };
     let mut wakers = HELD.try_with(ends).unwrap_or_default();
     wakers.drain(..).for_each(|waker| guarded(|| waker.wake()));
-    // The room is for the next harvest.
+    // The memory is kept for the next harvest.
     let keeps = |held: &RefCell<HeldWakers>| {
         let mut held = held.borrow_mut();
         if held.wakers.capacity() < wakers.capacity() && held.wakers.is_empty() {
@@ -58,19 +58,19 @@ pub(super) fn after(harvest: &mut dyn FnMut()) {
     let _ = HELD.try_with(keeps);
 }
 
-/// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends
-/// here.
+/// Runs the program's code on a thread of the engine. A panic in it ends here, after its message
+/// was printed.
 pub(super) fn guarded(body: impl FnOnce()) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     if let Err(panic) = catch_unwind(AssertUnwindSafe(body))
         && let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic)))
     {
-        // What a panic carries has panicked in its own drop.
+        // The panic's payload has panicked in its own drop.
         std::mem::forget(again);
     }
 }
 
-/// Operations of some kind that have begun and not ended, and the tasks that wait for that.
+/// Operations that have begun and not ended, and the tasks that wait for their end.
 #[derive(Debug, Default)]
 pub struct Flights {
     count: AtomicUsize,
@@ -84,8 +84,8 @@ impl Flights {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The thread that ends the last one sees that somebody waits; or who waits sees that it has
-    /// ended: both write before they read, in one order for all threads.
+    /// Either the thread that ends the last operation sees a waiting task, or the task sees the
+    /// end. Both write before they read, in one order for all threads.
     pub(super) fn end(&self) {
         if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
         {

@@ -1,5 +1,5 @@
-//! Operations on whole files, by name. Those on small ones are one hop between threads: a worker
-//! makes all of their calls.
+//! Operations on whole files, by name. A small file needs one operation of a worker, which makes
+//! all the calls.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -25,16 +25,16 @@ use super::worker::{Behind, call, uninterrupted};
 use crate::sqe::Sqe;
 use crate::sys::{self, MAX_RW_COUNT};
 
-/// For a file that is read, and for one that is made anew.
+/// Flags of a file that is read, and of a file that is written anew.
 const READ: i32 = libc::O_RDONLY | libc::O_CLOEXEC;
 const REPLACE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
 /// Larger files are transferred by requests, which count as bytes in flight.
 const SMALL: usize = 256 << 10;
-/// Of a file that does not tell its length, at first.
+/// The first read of a file that does not tell its length.
 const UNTOLD: u64 = 8192;
 
-/// Opens a file, on a worker: a descriptor, or a negative errno.
-/// An open of a FIFO ends with `ECANCELED` when the operation is cancelled.
+/// Opens a file, on a worker: a descriptor, or a negative errno. An open of a FIFO ends with
+/// `ECANCELED` when the operation is cancelled.
 pub(super) fn open_now(header: &Header, at: RawFd, path: &CStr, flags: i32, mode: u32) -> i32 {
     // SAFETY: a path that ends with a NUL.
     header.interruptibly(|| unsafe { sys::call!(openat, at, path.as_ptr(), flags, mode) })
@@ -45,12 +45,12 @@ pub(super) fn errno_of(error: &io::Error) -> i32 {
     -error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// What is read of a file: bytes, or text.
+/// The type into which a file is read: bytes, or text.
 pub trait Contents: Sized + Send + 'static {
     /// Makes it of a file's bytes.
     ///
     /// # Errors
-    /// `InvalidData`: they are no text.
+    /// `InvalidData`: the bytes are not UTF-8.
     fn from_bytes(bytes: Vec<u8>) -> io::Result<Self>;
 }
 
@@ -79,7 +79,7 @@ pub fn read(path: impl AsRef<Path>) -> Op<ReadFile<Vec<u8>>> {
 /// As [`read()`], as text.
 ///
 /// # Errors
-/// As [`read()`]. `InvalidData`: it is not UTF-8.
+/// As [`read()`]. `InvalidData`: the file is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> Op<ReadFile<String>> {
     Op::named([path.as_ref()], |[path]| ReadFile::new(None, path))
 }
@@ -89,31 +89,31 @@ pub fn read_to_string(path: impl AsRef<Path>) -> Op<ReadFile<String>> {
 struct Data(Vec<u8>);
 
 impl Data {
-    /// Room for this many bytes more; `ENOMEM` if there is no memory.
+    /// Allocates room for this many more bytes; `ENOMEM` if there is no memory.
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         let bytes = usize::try_from(bytes).ok();
         let is_there = bytes.is_some_and(|bytes| self.0.try_reserve_exact(bytes).is_ok());
         if is_there { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOMEM)) }
     }
 
-    /// As for a file of which this is known: one byte more than it has. A read that gives less has
-    /// come to the end.
+    /// Allocates room for a file with this metadata: one byte more than its length. A read that
+    /// returns less has reached the end.
     fn reserve_for(&mut self, found: Metadata) -> io::Result<()> {
         let length = found.len();
         self.reserve(if length > 0 { length.saturating_add(1) } else { UNTOLD })
     }
 
-    /// What is free: address and length.
+    /// The free room: address and length.
     fn spare(&mut self) -> (*mut u8, usize) {
         let spare = self.0.spare_capacity_mut();
         (spare.as_mut_ptr().cast(), spare.len().min(MAX_RW_COUNT))
     }
 
-    /// A read of `asked` bytes to [`Data::spare`] gave `count`. Gives whether the file is at its
-    /// end; if not, there is room for more.
+    /// A read of `asked` bytes to [`Data::spare`] returned `count`. Returns whether the file is at
+    /// its end; if not, there is room for more.
     ///
     /// # Safety
-    /// This many bytes there were written.
+    /// This many bytes were written there.
     unsafe fn add(&mut self, count: usize, asked: usize, is_file: bool) -> io::Result<bool> {
         let length = self.0.len() + count;
         // SAFETY: the caller's contract.
@@ -127,7 +127,7 @@ impl Data {
         Ok(false)
     }
 
-    /// Reads what is left of a file, on a worker.
+    /// Reads the rest of a file, on a worker.
     fn fill(&mut self, header: &Header, fd: RawFd, is_file: bool) -> io::Result<()> {
         loop {
             let (address, asked) = self.spare();
@@ -145,12 +145,12 @@ impl Data {
     }
 }
 
-/// What a path is relative to.
+/// The directory that a path is relative to.
 fn at(dir: &Option<File>) -> RawFd {
     dir.as_ref().map_or(HERE, File::number)
 }
 
-/// Opens a file, and looks what it is.
+/// Opens a file, and reads its metadata.
 fn look(header: &Header, at: RawFd, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Metadata)> {
     let opened = Opened::default();
     let result = open_now(header, at, path, READ, 0);
@@ -170,7 +170,7 @@ pub(super) fn read_now(header: &Header, path: &CStr) -> io::Result<Vec<u8>> {
     Ok(data.0)
 }
 
-/// What [`read()`] and [`read_to_string`] do.
+/// The operation of [`read()`] and [`read_to_string`].
 #[derive(Debug)]
 pub struct ReadFile<T> {
     dir: Option<File>,
@@ -200,7 +200,7 @@ impl<T> ReadFile<T> {
         }
     }
 
-    /// Opens the file, and reads it if it is small. True: it is whole.
+    /// Opens the file, and reads it if it is small. True: it was read completely.
     fn begin(&self) -> io::Result<bool> {
         // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
@@ -217,7 +217,8 @@ impl<T> ReadFile<T> {
     }
 }
 
-/// What the worker calls: 0 if everything is read, and 1 if it is to be read by requests.
+/// The function that the worker calls: returns 0 if everything was read, and 1 if requests have to
+/// read it.
 ///
 /// # Safety
 /// The address of a `ReadFile<T>` whose request is under way.
@@ -267,7 +268,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
         }
         let asked = self.asked.get();
         if asked == 0 {
-            // It was opened.
+            // The file was opened.
             return (result == 0).then_some(0);
         }
         let is_file = self.found.get().is_file();
@@ -284,8 +285,8 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
     }
 }
 
-/// Makes a file of these bytes, in place of what it held. It is ready when the kernel has them all;
-/// it does not bring them to the disk: [`replace`] does.
+/// Writes a file with these bytes, in place of its old content. The future is ready when the kernel
+/// has all of them. It does not bring them to the disk: [`replace`] does.
 ///
 /// # Errors
 /// As open(2) and write(2), beside the buffer. A part may have been written.
@@ -293,14 +294,13 @@ pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile
     Op::named([path.as_ref()], |[path]| WriteFile::new(None, path, buffer, false))
 }
 
-/// Makes a file of these bytes, in place of what it held, so that a crash leaves either: a new file
-/// is written beside it, brought to the disk, and given its name (rename(2)); then the folder is
-/// brought to the disk. It has the permissions of the old file, if there is one. A symbolic link of
-/// that name is replaced itself.
+/// Writes a file with these bytes, so that a crash leaves the old or the new content. A new file is
+/// written beside it, brought to the disk, and renamed (rename(2)); then the folder is brought to
+/// the disk. The new file has the permissions of the old one, if there is one. A symbolic link of
+/// that name is itself replaced.
 ///
-/// **If the future is dropped after its first poll, the file is replaced or it is not**, and
-/// nothing is left beside it. A process that is killed meanwhile may leave a file named
-/// `.uringlet-…`.
+/// **If the future is dropped after its first poll, the file is replaced or not**, and nothing is
+/// left beside it. A process that is killed meanwhile may leave a file named `.uringlet-…`.
 ///
 /// ```
 /// use uringlet::fs;
@@ -313,14 +313,14 @@ pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile
 /// ```
 ///
 /// # Errors
-/// As open(2), write(2), fsync(2) and rename(2), beside the buffer. If it is the folder's
-/// fsync(2) that fails, the file was replaced, but a crash may undo that. `EINVAL`: there is no
-/// name at the end of the path, or a NUL in it. `ECANCELED`: it was cancelled, and not replaced.
+/// As open(2), write(2), fsync(2) and rename(2), beside the buffer. If the folder's fsync(2) fails,
+/// the file was replaced, but a crash may undo that. `EINVAL`: the path has no file name, or
+/// contains a NUL. `ECANCELED`: it was cancelled, and not replaced.
 pub fn replace<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
     Op::named([path.as_ref()], |[path]| WriteFile::new(None, path, buffer, true))
 }
 
-/// What [`write()`] and [`replace`] do.
+/// The operation of [`write()`] and [`replace`].
 #[derive(Debug)]
 pub struct WriteFile<B> {
     dir: Option<File>,
@@ -344,7 +344,7 @@ impl<B> WriteFile<B> {
         Self { dir, path, header, opened, buffer, span, replaces, is_begun, home }
     }
 
-    /// Opens the file, and writes it if it is small. True: it is over.
+    /// Opens the file, and writes it if it is small. True: it was written completely.
     fn begin(&self) -> io::Result<bool> {
         // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
@@ -364,7 +364,7 @@ impl<B> WriteFile<B> {
     }
 }
 
-/// What the worker calls.
+/// The function that the worker calls.
 ///
 /// # Safety
 /// The address of a `WriteFile<B>` whose request is under way.

@@ -1,5 +1,5 @@
-//! Functions that a worker of the engine calls: for what has no request of its own, and for several
-//! calls in one hop between threads.
+//! Functions that a worker of the engine calls: for operations that have no request of their own,
+//! and for several calls in one operation.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -35,8 +35,8 @@ pub(super) fn call<T>(function: CallFunction, with: &T) -> Sqe {
     Sqe { opcode: CALL, addr: function as usize as u64, off: with, ..Sqe::nop() }
 }
 
-/// The header of the slot that an operation has its final place in. The worker that is called with
-/// the operation's address finds it here.
+/// The header of the slot in which an operation has its final place. A worker that is called with
+/// the operation's address finds the header here.
 #[derive(Debug)]
 pub(super) struct Behind(Cell<*const Header>);
 
@@ -55,7 +55,8 @@ impl Behind {
     /// The header.
     ///
     /// # Safety
-    /// It was set, and a request of the operation is under way, whose worker the caller is.
+    /// The header was set, and a request of the operation is under way, which the calling worker
+    /// executes.
     pub(super) unsafe fn get(&self) -> &Header {
         // SAFETY: the caller's contract.
         unsafe { &*self.0.get() }
@@ -64,7 +65,7 @@ impl Behind {
 
 type Function<T> = Box<dyn FnOnce(&Header) -> io::Result<T> + Send>;
 
-/// What operations do that are several system calls in one: a worker of the engine makes them.
+/// An operation of several system calls, which a worker of the engine makes.
 pub struct OnWorker<T> {
     function: UnsafeCell<Option<Function<T>>>,
     output: UnsafeCell<Option<io::Result<T>>>,
@@ -74,7 +75,7 @@ pub struct OnWorker<T> {
 }
 
 impl<T: Send + 'static> OnWorker<T> {
-    /// An operation that is this function.
+    /// An operation that calls this function.
     pub(super) fn op(function: impl FnOnce(&Header) -> io::Result<T> + Send + 'static) -> Op<Self> {
         Op::new(Self {
             function: UnsafeCell::new(Some(Box::new(function))),
