@@ -8,7 +8,7 @@ fn main() {
     println!("cargo::rerun-if-changed=uringlet.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
-    // GNU ld takes no second version script. On x86-64, rustc brings an lld of its own.
+    // GNU ld takes only one version script. On x86-64, rustc brings an lld of its own.
     if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
         println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
     }
@@ -17,7 +17,7 @@ fn main() {
     let mut arguments = vec![
         "-Wl,-soname,liburinglet.so.0".to_owned(),
         format!("-Wl,--version-script={folder}/uringlet.map"),
-        // Threads of ours run its code: dlclose(3) leaves it where it is.
+        // The library's threads run its code: dlclose(3) must not unmap it.
         "-Wl,-z,nodelete".to_owned(),
     ];
     let functions = names.filter(|name| name.starts_with("uringlet_"));

@@ -61,10 +61,10 @@ version="$(awk '
 work="$(mktemp -d)"
 trap 'rm -rf -- "$work"' EXIT
 
-# The linker has made the names of the shared library; these are the same for the static one.
+# The linker has made these names for the shared library. The static one gets the same here.
 sed -n 's/^ *\(uringlet_[a-z0-9_]*\);$/_\1 \1/p' "$here/uringlet.map" >"$work/names"
 "$objcopy" --redefine-syms="$work/names" "$from/liburinglet_capi.a" "$work/liburinglet.a"
-# Beside a library for Rust, a release build leaves the functions out of the static one.
+# Built together with a Rust library, the static library of a release lacks the functions.
 "$nm" --defined-only --extern-only --quiet "$work/liburinglet.a" >"$work/symbols"
 grep -q ' uringlet_create$' "$work/symbols" || die "$from/liburinglet_capi.a is empty: $build"
 install -d "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man3" "$root/share/man/man7"

@@ -1,10 +1,10 @@
 //! Builds the drop-ins that the command carries, and writes the list of them.
 //!
-//! Cargo's stable features have no dependency on the shared library of another package. So a
-//! release build has cargo build these libraries once more, stripped, in a folder of its own below
+//! In stable cargo, a package cannot depend on the shared library of another one. So a release
+//! build has cargo build these libraries once more, stripped, in a folder of its own below
 //! `OUT_DIR`. Other profiles carry nothing: there cargo puts the libraries beside the command.
 //!
-//! `URINGLET_DROP_INS` names a folder with libraries that are there already, or says `none`.
+//! `URINGLET_DROP_INS` names a folder with built libraries, or is `none`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;
@@ -12,15 +12,15 @@ use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the command carries: the `links` key of the package, and the file that cargo makes of it.
+/// The drop-ins of the command: the `links` key of the package, and cargo's name of its file.
 const DROP_INS: &[(&str, &str)] = &[
     ("uringlet-libaio", "libaio.so"),
     ("uringlet-posix-aio", "libposix_aio.so"),
     ("uringlet-io-uring", "liburing.so"),
 ];
 
-/// As the workspace's profile, which a package from a registry does not have. Nothing is kept that
-/// only a debugger reads.
+/// The workspace's profile, which a package from a registry does not have. Debug information is
+/// stripped.
 const PROFILE: &[&str] = &[
     "profile.release.lto='thin'",
     "profile.release.codegen-units=1",
@@ -51,11 +51,11 @@ fn main() {
         if libraries.is_empty() { String::new() } else { format!("{:016x}", hasher.finish()) };
     let text = format!("&[\n{list}]\n");
     std::fs::write(out.join("drop_ins.rs"), text).expect("OUT_DIR can be written to");
-    // Which libraries these are; empty if there are none.
+    // A hash of these libraries; empty if there are none.
     println!("cargo::rustc-env=URINGLET_CARRIES={hash}");
 }
 
-/// Libraries that somebody has built.
+/// Libraries that were built before.
 fn made(folder: &Path) -> Vec<PathBuf> {
     let path = |&(_, file): &(&str, &str)| {
         let path = folder.join(file);
@@ -67,12 +67,12 @@ fn made(folder: &Path) -> Vec<PathBuf> {
     DROP_INS.iter().map(path).collect()
 }
 
-/// Has cargo build them.
+/// Has cargo build the libraries.
 fn build(target: &Path) -> Vec<PathBuf> {
     let triple = variable("TARGET");
     for (links, _) in DROP_INS {
-        // Their build scripts say where their sources are: beside this package, or where cargo
-        // keeps what it has from a registry.
+        // Their build scripts print where their sources are: beside this package, or in cargo's
+        // copy from a registry.
         let key = links.to_uppercase().replace('-', "_");
         let folder = PathBuf::from(variable(&format!("DEP_{key}_FOLDER")));
         println!("cargo::rerun-if-changed={}", show(&folder.join("src")));
@@ -85,16 +85,17 @@ fn build(target: &Path) -> Vec<PathBuf> {
         cargo.args(["build", "--release", "--lib", "--target", &triple, "--manifest-path"]);
         cargo.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(target);
         cargo.args(PROFILE.iter().flat_map(|setting| ["--config", setting]));
-        // A command that is linked statically carries libraries that are not.
+        // A statically linked command carries dynamically linked libraries.
         if env::var("CARGO_CFG_TARGET_FEATURE").is_ok_and(|list| list.contains("crt-static")) {
             let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-            // In place of the flag, which wins over its opposite; and for targets that begin so.
+            // Replaced in place, because the flag overrides its opposite; also for targets with
+            // this prefix.
             let flags = flags.replace("+crt-static", "-crt-static");
             let separator = if flags.is_empty() { "" } else { "\x1f" };
             let dynamic = "-Ctarget-feature=-crt-static";
             cargo.env("CARGO_ENCODED_RUSTFLAGS", format!("{flags}{separator}{dynamic}"));
         }
-        // Those of clippy are for the package that it looks at.
+        // Clippy's wrappers are for its own package.
         cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
         let status = cargo.status().unwrap_or_else(|error| panic!("cannot start cargo: {error}"));
         assert!(

@@ -22,7 +22,7 @@ fn main() {
     println!("cargo::rerun-if-changed=libaio.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
-    // GNU ld takes no second version script. On x86-64, rustc brings an lld of its own.
+    // GNU ld takes only one version script. On x86-64, rustc brings an lld of its own.
     if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
         println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
     }
@@ -31,7 +31,7 @@ fn main() {
     let mut arguments = vec![
         "-Wl,-soname,libaio.so.1".to_owned(),
         format!("-Wl,--version-script={folder}/libaio.map"),
-        // Threads of ours run its code: dlclose(3) leaves it where it is.
+        // The library's threads run its code: dlclose(3) must not unmap it.
         "-Wl,-z,nodelete".to_owned(),
     ];
     arguments.extend(NAMES.iter().map(|(name, from)| format!("-Wl,--defsym={name}={from}")));

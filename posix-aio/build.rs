@@ -4,7 +4,7 @@
 //! no effect on those names. So the functions are exported with a leading underscore, and the
 //! linker makes the real names from them. The old versions are made in `lib.rs`.
 
-/// Each with its twin for 64-bit offsets, if it has one.
+/// Each name, and whether it has a variant for 64-bit offsets.
 const NAMES: &[(&str, bool)] = &[
     ("aio_read", true),
     ("aio_write", true),
@@ -21,14 +21,14 @@ fn main() {
     println!("cargo::rerun-if-changed=posix-aio.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
-    // GNU ld takes no second version script. On x86-64, rustc brings an lld of its own.
+    // GNU ld takes only one version script. On x86-64, rustc brings an lld of its own.
     if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
         println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
     }
     // For packages that depend on this one.
     println!("cargo::metadata=folder={folder}");
     println!("cargo::rustc-link-arg-cdylib=-Wl,-soname,libposix_aio.so");
-    // Threads of ours run its code: dlclose(3) leaves it where it is.
+    // The library's threads run its code: dlclose(3) must not unmap it.
     println!("cargo::rustc-link-arg-cdylib=-Wl,-z,nodelete");
     println!("cargo::rustc-link-arg-cdylib=-Wl,--version-script={folder}/posix-aio.map");
     for (name, has_twin) in NAMES {

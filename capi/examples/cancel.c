@@ -1,4 +1,4 @@
-/* Takes requests back that wait for a pipe: by number, by descriptor, and from another thread. */
+/* Cancels requests that wait for a pipe: by number, by descriptor, and from another thread. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void expect(struct uringlet *u, unsigned number, int res)
     CHECK(cqe.user_data == number && cqe.res == res);
 }
 
-/* A request that a thread is just trying cannot be cancelled until it has found nothing. */
+/* A request that a thread is trying cannot be cancelled until the try has found nothing. */
 static void cancel(struct uringlet *u, unsigned number)
 {
     int ret;
@@ -78,11 +78,11 @@ int main(void)
     CHECK(ret == 1);
     expect(u, 1, -ECANCELED);
 
-    /* The other pipe's read is not touched by that. */
+    /* The other pipe's read is not affected. */
     CHECK(write(second[1], "x", 1) == 1);
     expect(u, 2, 1);
 
-    /* While this thread waits for it. */
+    /* Cancelled while this thread waits for it. */
     submit_read(u, first[0], 3);
     CHECK(pthread_create(&thread, NULL, cancel_third, u) == 0);
     expect(u, 3, -ECANCELED);

@@ -7,7 +7,7 @@
 
 #include "uringlet.h"
 
-/* Runs one request, which was just prepared, and gives its result. */
+/* Runs the request that was just prepared, and returns its result. */
 static int finish(struct uringlet *u)
 {
     struct uringlet_cqe cqe;

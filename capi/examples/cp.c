@@ -11,7 +11,7 @@
 #define DEPTH 32
 #define BLOCK (64 * 1024)
 
-/* A block on its way: read, then written, then the next one. */
+/* A block on its way: read, then written, then the next block. */
 struct block {
     struct uringlet_handler handler;
     struct copy *copy;

@@ -53,7 +53,7 @@ static int ask(struct uringlet *u, int fd, const char *line)
         return -EAGAIN;
     job = malloc(sizeof(*job));
     if (!job) {
-        /* An entry that was handed out is submitted in any case. */
+        /* A handed-out entry is submitted in any case. */
         uringlet_prep_nop(sqe);
         return -ENOMEM;
     }

@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     for (unsigned at = 0; done < reads;) {
         int n;
 
-        /* Each request has a buffer; the number of the buffer comes back with it. */
+        /* Each request has a buffer. The completion returns the buffer's number. */
         for (; at < depth && begun < reads; at++, begun++) {
             struct uringlet_sqe *sqe = uringlet_get_sqe(u);
 

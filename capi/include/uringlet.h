@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* Of this header; uringlet_version() gives that of the library. */
+/* The version of this header; uringlet_version() returns that of the library. */
 #define URINGLET_VERSION_MAJOR 0
 #define URINGLET_VERSION_MINOR 1
 #define URINGLET_VERSION_PATCH 0
@@ -31,14 +31,14 @@ extern "C" {
 /* The offset that means "the file position": read(2) instead of pread(2). */
 #define URINGLET_FILE_POSITION UINT64_MAX
 
-/* The most entries of a context. */
+/* The maximum number of entries of a context. */
 #define URINGLET_ENTRIES_MAX 65536
 
-/* A context: only its address is of use. */
+/* A context. Programs use only its address. */
 struct uringlet;
 
-/* A request, laid out as io_uring's. The uringlet_prep functions fill it; user_data is the
- * program's own, and comes back in the completion. */
+/* A request, laid out as io_uring's. The uringlet_prep functions fill it. user_data is the
+ * program's own, and is returned in the completion. */
 struct uringlet_sqe {
     uint8_t opcode;
     uint8_t flags;    /* must be 0 */
@@ -63,10 +63,10 @@ struct uringlet_cqe {
     uint32_t flags; /* 0 */
 };
 
-/* Of uringlet_options: count what the context does, for uringlet_get_stats(). */
+/* Flag in uringlet_options: count what the context does, for uringlet_get_stats(). */
 #define URINGLET_WITH_STATS 1u
 
-/* How a context is to be made. What is 0 has its default; size does not. */
+/* How to make a context. A field of 0 means its default; size has to be set. */
 struct uringlet_options {
     size_t size;        /* sizeof(struct uringlet_options) */
     uint32_t entries;   /* requests in flight or unreaped: 1 to 65536; 128 by default */
@@ -79,7 +79,7 @@ struct uringlet_options {
 /* Options with their defaults: struct uringlet_options options = URINGLET_OPTIONS_INIT; */
 #define URINGLET_OPTIONS_INIT { sizeof(struct uringlet_options), 0, 0, NULL, 0, 0 }
 
-/* What a context has done. */
+/* The counters of a context. */
 struct uringlet_stats {
     size_t size; /* sizeof(struct uringlet_stats); the library says how much of it is filled */
     uint64_t submitted;
@@ -106,73 +106,73 @@ struct uringlet_range {
     size_t len;
 };
 
-/* What user_data of a request points to for uringlet_run(): the first member of a larger
- * structure, usually. */
+/* What user_data of a request points to for uringlet_run(): usually the first member of a larger
+ * structure. */
 struct uringlet_handler {
     void (*done)(struct uringlet_handler *handler, int32_t res);
 };
 
-/* The library's version, to be compared with URINGLET_VERSION. */
+/* The library's version, for a comparison with URINGLET_VERSION. */
 uint32_t uringlet_version(void);
 
-/* The text of an errno, negative or not. It is this thread's until its next call. */
+/* The text of an errno, negative or not. It is valid until this thread's next call. */
 const char *uringlet_strerror(int err);
 
-/* What executes a context's requests, and what was refused and why. NULL: why this thread's last
- * uringlet_create() that failed did so. It is this thread's until its next call. NULL for no
- * context. */
+/* The engine of a context, and what was refused and why. For u NULL: why this thread's last
+ * failed uringlet_create() failed. It is valid until this thread's next call. Returns NULL if
+ * there is no such context. */
 const char *uringlet_explain(const struct uringlet *u);
 
 /* Makes a context. options may be NULL. */
 int uringlet_create(struct uringlet **out, const struct uringlet_options *options);
 
-/* Ends a context. timeout_ns < 0: cancels what has not been started, and waits for what has.
- * Else waits at most so long for all requests: -ETIME if some are not over, and the context stays.
- */
+/* Ends a context. timeout_ns < 0: cancels requests that have not started, and waits for the
+ * others. Else waits at most this long for all requests. -ETIME if some have not ended: the
+ * context stays. */
 int uringlet_destroy(struct uringlet *u, int64_t timeout_ns);
 
-/* The engine's name. NULL for no context. */
+/* The engine's name. NULL if there is no such context. */
 const char *uringlet_engine(const struct uringlet *u);
 
-/* A descriptor that is readable while completions wait, for epoll(7) or poll(2). Only to be waited
- * for: the library reads and closes it. -EBUSY if requests are in flight at the first call. */
+/* A descriptor that is readable while completions wait, for epoll(7) or poll(2). The program
+ * must not read or close it. -EBUSY if requests are in flight at the first call. */
 int uringlet_event_fd(struct uringlet *u);
 
-/* A zeroed entry, which the next submit reads. NULL if there is none: submit first; or no context,
- * or another thread uses it. */
+/* A zeroed entry, which the next submit reads. NULL if there is none: submit first. NULL also
+ * without a context, or if another thread uses it. */
 struct uringlet_sqe *uringlet_get_sqe(struct uringlet *u);
 
-/* Submits the entries; never blocks. Gives how many were accepted, which can be fewer: the rest is
- * kept for the next submit. -EAGAIN: no room for any, reap first. */
+/* Submits the entries; never blocks. Returns the number accepted. It can be less than all: the
+ * rest is kept for the next submit. -EAGAIN: there is no room for any, reap first. */
 int uringlet_submit(struct uringlet *u);
 
-/* Submits, and waits until min completions can be reaped, or all that are to come; at most
- * timeout_ns, without end if it is negative. Gives how many can be reaped. -EINTR: a signal handler
- * ran. */
+/* Submits, and waits until min completions can be reaped, or all that will come. Waits at most
+ * timeout_ns, without end if it is negative. Returns the number that can be reaped. -EINTR: a
+ * signal handler ran. */
 int uringlet_wait(struct uringlet *u, unsigned min, int64_t timeout_ns);
 
-/* Takes up to n completions that are there. */
+/* Takes up to n completions without waiting. */
 int uringlet_peek(struct uringlet *u, struct uringlet_cqe *out, unsigned n);
 
-/* Takes up to max completions that are there, and calls f with each. f may use the context. */
+/* Takes up to max completions without waiting, and calls f with each. f may use the context. */
 int uringlet_for_each(struct uringlet *u, unsigned max,
                       void (*f)(const struct uringlet_cqe *cqe, void *arg), void *arg);
 
 /* As uringlet_wait(), and then calls the handler that each user_data points to (0: none). */
 int uringlet_run(struct uringlet *u, unsigned min, int64_t timeout_ns);
 
-/* Cancels one submitted request that has not been started: it completes with -ECANCELED. -EALREADY:
- * it is being executed. -ENOENT: there is none. From any thread. */
+/* Cancels one submitted request that has not started: it completes with -ECANCELED. -EALREADY:
+ * it is being executed. -ENOENT: there is no such request. Any thread may call this. */
 int uringlet_cancel(struct uringlet *u, uint64_t user_data);
 
-/* The same for all on a descriptor. Gives how many. */
+/* As uringlet_cancel(), for all requests on a descriptor. Returns the number of them. */
 int uringlet_cancel_fd(struct uringlet *u, int fd);
 
-/* Reads all ranges, and waits for all. Gives how many have no error. -EBUSY if the context has
- * entries or requests. */
+/* Reads all ranges, and waits for all. Returns the number of ranges without an error. -EBUSY if the
+ * context has entries or requests. */
 ssize_t uringlet_read_many(struct uringlet *u, struct uringlet_range *ranges, unsigned n);
 
-/* What the context has done. -ENODATA without URINGLET_WITH_STATS. */
+/* The counters of the context. -ENODATA without URINGLET_WITH_STATS. */
 int uringlet_get_stats(const struct uringlet *u, struct uringlet_stats *out);
 
 /* The operations, with io_uring's numbers. */
@@ -230,13 +230,13 @@ static inline uint64_t uringlet_address(const void *at)
     return (uint64_t)(uintptr_t)at;
 }
 
-/* A longer transfer is a short one anyway (read(2)). */
+/* A longer transfer is short in any case (read(2)). */
 static inline uint32_t uringlet_length(size_t len)
 {
     return len > UINT32_MAX ? UINT32_MAX : (uint32_t)len;
 }
 
-/* Completes with 0 and does nothing. */
+/* Completes with 0 without doing anything. */
 static inline void uringlet_prep_nop(struct uringlet_sqe *sqe)
 {
     uringlet_prep_any(sqe, URINGLET_OP_NOP, -1, 0, 0, 0, 0);
@@ -272,7 +272,7 @@ static inline void uringlet_prep_writev(struct uringlet_sqe *sqe, int fd, const 
     uringlet_prep_any(sqe, URINGLET_OP_WRITEV, fd, uringlet_address(iov), n, off, 0);
 }
 
-/* fsync(2). Covers what was submitted before it and has been executed. */
+/* fsync(2). Covers executed requests that were submitted before it. */
 static inline void uringlet_prep_fsync(struct uringlet_sqe *sqe, int fd)
 {
     uringlet_prep_any(sqe, URINGLET_OP_FSYNC, fd, 0, 0, 0, 0);
@@ -364,14 +364,14 @@ static inline void uringlet_prep_mkdirat(struct uringlet_sqe *sqe, int dirfd, co
                       0);
 }
 
-/* Waits once until one of these events (POLLIN and so on, poll(2)) is true. Result: those that are.
- */
+/* Waits once until one of these events occurs (POLLIN and so on, poll(2)). Result: the events
+   that occurred. */
 static inline void uringlet_prep_poll_add(struct uringlet_sqe *sqe, int fd, short events)
 {
     uringlet_prep_any(sqe, URINGLET_OP_POLL_ADD, fd, 0, 0, 0, (uint16_t)events);
 }
 
-/* What comes back in the completion: an address, or a number. */
+/* Sets what the completion returns: an address, or a number. */
 static inline void uringlet_sqe_set_data(struct uringlet_sqe *sqe, void *data)
 {
     sqe->user_data = uringlet_address(data);

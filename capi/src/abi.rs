@@ -33,7 +33,7 @@ pub struct Options {
     pub entries: u32,
     /// As `Builder::workers_max`, or 0 for its default.
     pub workers: u32,
-    /// A name that `EngineKind` has, or null for its default.
+    /// The name of an `EngineKind`, or null for its default.
     pub engine: *const c_char,
     /// `URINGLET_WITH_STATS` or 0.
     pub flags: u32,
@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What a null pointer stands for.
+    /// The options for a null pointer.
     pub(crate) const DEFAULT: Self = Self {
         size: size_of::<Self>(),
         entries: 0,
@@ -55,13 +55,13 @@ impl Options {
     /// The options of a program, which may know a larger structure than this one.
     ///
     /// # Errors
-    /// `-EFAULT` where nothing can be read, `-EINVAL` for a size that never was, `-E2BIG` if
-    /// something is set that is not known here.
+    /// `-EFAULT` if the memory cannot be read, `-EINVAL` for a size that never existed, `-E2BIG` if
+    /// an unknown member is set.
     ///
     /// # Safety
-    /// Memory at `at` that can be read does not change meanwhile.
+    /// Readable memory at `at` does not change meanwhile.
     pub(crate) unsafe fn read(at: *const Self) -> Result<Self, i32> {
-        /// No structure will ever be larger.
+        /// The structure will never be larger.
         const SIZE_MAX: usize = 4096;
         if at.is_null() {
             return Ok(Self::DEFAULT);
@@ -98,15 +98,15 @@ impl Options {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// What is read.
+    /// The descriptor to read from.
     pub fd: i32,
     /// Bytes read, or a negative errno.
     pub res: i32,
-    /// From here on, in bytes.
+    /// The offset in the file, in bytes.
     pub off: u64,
-    /// To here.
+    /// The buffer.
     pub buf: *mut c_void,
-    /// This many bytes at most.
+    /// The maximum number of bytes.
     pub len: usize,
 }
 
@@ -114,7 +114,8 @@ pub struct Range {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Handler {
-    /// Is called with its own address, and the result. It may end its thread.
+    /// The function is called with the address of this structure, and the result. It may end its
+    /// thread.
     pub done: Option<unsafe extern "C-unwind" fn(*mut Handler, i32)>,
 }
 
@@ -162,13 +163,13 @@ impl From<Snapshot> for Stats {
 }
 
 impl Stats {
-    /// Writes as much as the program knows of, and the size of that.
+    /// Writes as much as the program's structure has room for, and the size of that.
     ///
     /// # Errors
-    /// `-EFAULT`, or `-EINVAL` for a size that has no room for itself.
+    /// `-EFAULT`, or `-EINVAL` for a size that has no room for the size member.
     ///
     /// # Safety
-    /// At `out`, if that can be written to, is such a structure.
+    /// If memory at `out` can be written, it has such a structure.
     pub(crate) unsafe fn write(mut self, out: *mut Self) -> Result<(), i32> {
         if !front::writable(out as usize) {
             return Err(-libc::EFAULT);
@@ -178,7 +179,7 @@ impl Stats {
         if size < size_of::<usize>() {
             return Err(-libc::EINVAL);
         }
-        // Whole numbers of eight bytes each.
+        // A multiple of eight bytes.
         self.size = size.min(size_of::<Self>()) & !7;
         // SAFETY: as many bytes as the caller says there are, and not more than are here.
         unsafe {

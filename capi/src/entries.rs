@@ -11,7 +11,7 @@ macro_rules! preparations {
     ($($name:ident($($argument:ident: $type:ty),*) $made:expr;)*) => {
         $(
             /// # Safety
-            /// An entry, and what it is to point to.
+            /// `sqe` is an entry, with the addresses that it will have.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(sqe: *mut Sqe, $($argument: $type),*) {
                 // SAFETY: an entry, by the caller's contract.
@@ -22,7 +22,7 @@ macro_rules! preparations {
 }
 
 /// # Safety
-/// An entry, which nobody may have written to yet.
+/// `at` is an entry, which may be uninitialized.
 unsafe fn write_all_but_user_data(at: *mut Sqe, made: Sqe) {
     // SAFETY: the caller's contract; the number is copied, whatever it is.
     unsafe {
@@ -41,12 +41,12 @@ fn vectors(at: *const libc::iovec, n: c_uint) -> *const [libc::iovec] {
     std::ptr::slice_from_raw_parts(at, n as usize)
 }
 
-/// An entry with the address of a path that is not followed here: it is the submit that reads it.
+/// An entry with the address of a path, which is not read here: the submit reads it.
 fn with_path(sqe: Sqe, path: *const c_char) -> Sqe {
     Sqe { addr: path as u64, ..sqe }
 }
 
-/// In place of a path.
+/// A placeholder for a path.
 const NONE: &CStr = c"";
 
 preparations! {
@@ -91,7 +91,7 @@ preparations! {
 }
 
 /// # Safety
-/// An entry.
+/// `sqe` is an entry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_sqe_set_data(sqe: *mut Sqe, data: *mut c_void) {
     // SAFETY: the caller's contract.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn _uringlet_sqe_set_data(sqe: *mut Sqe, data: *mut c_void
 }
 
 /// # Safety
-/// An entry.
+/// `sqe` is an entry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_sqe_set_data64(sqe: *mut Sqe, data: u64) {
     // SAFETY: the caller's contract.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn _uringlet_sqe_set_data64(sqe: *mut Sqe, data: u64) {
 }
 
 /// # Safety
-/// An entry.
+/// `sqe` is an entry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_sqe_set_rw_flags(sqe: *mut Sqe, flags: c_int) {
     // SAFETY: the caller's contract.
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn _uringlet_sqe_set_rw_flags(sqe: *mut Sqe, flags: c_int)
 }
 
 /// # Safety
-/// A completion.
+/// `cqe` is a completion.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_cqe_get_data(cqe: *const Cqe) -> *mut c_void {
     // SAFETY: the caller's contract.
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn _uringlet_cqe_get_data(cqe: *const Cqe) -> *mut c_void 
 mod tests {
     use super::*;
 
-    /// For Miri: nothing of such memory is read as a number.
+    /// For Miri: uninitialized memory is not read as a number.
     #[test]
     fn entries_are_prepared_where_nothing_was_written() {
         let mut sqe = MaybeUninit::<Sqe>::uninit();

@@ -17,7 +17,7 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 /// A context as this library knows it.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// A thread of the program uses what is the owner's.
+    /// A thread of the program uses the owner's part.
     busy: AtomicBool,
     owned: UnsafeCell<Owned>,
     pub(crate) canceller: Canceller,
@@ -28,12 +28,13 @@ pub(crate) struct Shared {
 // the rest can be shared.
 unsafe impl Sync for Shared {}
 
-/// The right to use what is the owner's.
+/// The right to use the owner's part.
 struct Turn<'a>(&'a Shared);
 
 impl Shared {
     /// # Errors
-    /// `-EBUSY`: another thread has it, or the one that a signal handler has interrupted.
+    /// `-EBUSY`: another thread has the right, or the thread that this signal handler has
+    /// interrupted.
     #[inline]
     fn turn(&self) -> Answer<Turn<'_>> {
         if self.busy.swap(true, Ordering::Acquire) { Err(-libc::EBUSY) } else { Ok(Turn(self)) }
@@ -47,7 +48,7 @@ impl Turn<'_> {
         unsafe { &mut *self.0.owned.get() }
     }
 
-    /// Nobody has a turn after this one.
+    /// No thread gets a turn after this one.
     fn keep(self) {
         std::mem::forget(self);
     }
@@ -65,16 +66,16 @@ static CONTEXTS: PerProcess<Table<Shared>> = PerProcess::new();
 /// The context behind a handle.
 ///
 /// # Errors
-/// `-EINVAL` for one that is null, stale, forged or another process's.
+/// `-EINVAL` for a handle that is null, stale, forged or another process's.
 #[inline]
 pub(crate) fn get(handle: usize) -> Answer<Pinned<'static, Shared>> {
     CONTEXTS.current().and_then(|contexts| contexts.get(handle)).ok_or(-libc::EINVAL)
 }
 
-/// Calls `body` with what is the owner's.
+/// Calls `body` with the owner's part.
 ///
 /// # Errors
-/// As [`get`], and `-EBUSY` where another thread does so now.
+/// As [`get`], and `-EBUSY` if another thread uses it now.
 #[inline]
 pub(crate) fn with_owned<T>(
     handle: usize,
@@ -93,7 +94,7 @@ pub(crate) fn allocate(entries: usize) -> Answer<Pages> {
     CONTEXTS.current_or(Table::new)?.allocate((entries * size_of::<Sqe>()).max(PAGE))
 }
 
-/// Publishes a context, and gives its handle.
+/// Publishes a context, and returns its handle.
 pub(crate) fn publish(context: Context, pages: Pages, engine: &'static CStr) -> usize {
     let handle = pages.address();
     let canceller = context.canceller();
@@ -111,7 +112,7 @@ pub(crate) fn publish(context: Context, pages: Pages, engine: &'static CStr) -> 
 /// Ends a context, if `may_end` says so.
 ///
 /// # Errors
-/// As [`with_owned`], and what `may_end` answers.
+/// As [`with_owned`], and the errors of `may_end`.
 pub(crate) fn destroy(handle: usize, may_end: impl FnOnce(&mut Owned) -> Answer<()>) -> Answer<()> {
     let Some(contexts) = CONTEXTS.current() else { return Err(-libc::EINVAL) };
     let pages = {
@@ -122,7 +123,7 @@ pub(crate) fn destroy(handle: usize, may_end: impl FnOnce(&mut Owned) -> Answer<
         turn.keep();
         pages
     };
-    // Callers that look are told that it is busy, and stay for a moment.
+    // Threads that look the context up now find that it is busy, and leave soon.
     let _removed = contexts.remove(handle, |_| {});
     if let Some(pages) = pages {
         // SAFETY: of this table; the context was removed, and its entries ended with it.

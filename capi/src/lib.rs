@@ -1,8 +1,8 @@
-//! uringlet for C: what `include/uringlet.h` declares, and the man pages in `man/` describe.
+//! uringlet for C: the functions of `include/uringlet.h`, which the man pages in `man/` describe.
 //!
-//! The functions carry a leading underscore here; `build.rs` has the linker make the real names and
-//! versions, and `install.sh` those of the static library. Contexts are found behind their address
-//! in a table, without following it, so that any address can be passed.
+//! The functions have a leading underscore here; `build.rs` has the linker make the real names and
+//! versions, and `install.sh` those of the static library. A context's address is looked up in a
+//! table, and never followed, so that any address can be passed.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -23,7 +23,7 @@ pub use crate::abi::{Handler, Options, Range, Stats, VERSION};
 use crate::owned::Owned;
 use crate::text::Text;
 
-/// In somebody else's process, it must not be this library that ends it for want of memory.
+/// When memory is short, this library must not end the program that has loaded it.
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
@@ -33,14 +33,14 @@ const EFAULT: c_int = -libc::EFAULT;
 /// `struct uringlet`: an address that is looked up.
 pub type Handle = *const c_void;
 
-/// A negative errno, or what else there is to answer.
+/// A result, or a negative errno.
 type Answer<T = c_int> = Result<T, c_int>;
 
 fn answer(answer: Answer) -> c_int {
     answer.unwrap_or_else(|errno| errno)
 }
 
-/// For a number of things that there is memory for.
+/// A count of things that fit in memory.
 fn count(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
@@ -49,7 +49,7 @@ fn errno(error: &std::io::Error) -> c_int {
     -error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// A call of the owner's.
+/// A call that only the owner may make.
 #[inline]
 fn with_owned(u: Handle, body: impl FnOnce(&mut Owned) -> Answer) -> c_int {
     enter(|| answer(handle::with_owned(u as usize, body)))
@@ -92,8 +92,7 @@ pub extern "C" fn _uringlet_explain(u: Handle) -> *const c_char {
 /// `uringlet_create()`.
 ///
 /// # Safety
-/// The options, if they can be read at all, are what they say; `engine` in them is null or a
-/// string.
+/// If the options can be read, they are valid; `engine` in them is null or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_create(out: *mut Handle, options: *const Options) -> c_int {
     enter_whole(|| {
@@ -118,12 +117,12 @@ pub unsafe extern "C" fn _uringlet_create(out: *mut Handle, options: *const Opti
     })
 }
 
-/// Makes a context, and gives its handle; or a negative errno, and why.
+/// Makes a context, and returns its handle; or a negative errno and the reason.
 ///
 /// # Safety
 /// As [`_uringlet_create`].
 unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
-    /// What a context takes beside its slots and entries, and for each of them, at most.
+    /// The memory that a context needs beside its slots and entries, and for each of them, at most.
     const CONTEXT_BYTES: usize = 512 * 1024;
     const ENTRY_BYTES: usize = 768;
     let because = |errno: c_int, text: &str| (errno, format!("{text}: {}", text::of_errno(errno)));
@@ -166,7 +165,7 @@ unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
 /// `uringlet_destroy()`.
 ///
 /// # Safety
-/// The buffers of what is in flight stay valid until this returns.
+/// The buffers of requests in flight stay valid until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_destroy(u: Handle, timeout_ns: i64) -> c_int {
     enter_whole(|| {
@@ -178,7 +177,7 @@ pub unsafe extern "C" fn _uringlet_destroy(u: Handle, timeout_ns: i64) -> c_int 
     })
 }
 
-/// Negative: without end.
+/// The timeout; negative means none.
 #[inline]
 fn timeout(ns: i64) -> Option<Duration> {
     u64::try_from(ns).ok().map(Duration::from_nanos)
@@ -208,8 +207,8 @@ pub extern "C" fn _uringlet_get_sqe(u: Handle) -> *mut Sqe {
 /// `uringlet_submit()`.
 ///
 /// # Safety
-/// The buffers of the entries are the requests' until their completions were reaped, and the other
-/// addresses in them can be read until they were accepted.
+/// The buffers of the entries belong to the requests until their completions were reaped. The other
+/// addresses in them can be read until the requests were accepted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_submit(u: Handle) -> c_int {
     // SAFETY: the caller's contract.
@@ -239,7 +238,7 @@ pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> 
         if out.is_null() {
             return Err(EFAULT);
         }
-        // No more than that can be there.
+        // There cannot be more.
         let n = (n as usize).min(owned.context().entries());
         // SAFETY: room for as many by the caller's contract, whatever is there now.
         let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<MaybeUninit<Cqe>>(), n) };
@@ -247,10 +246,10 @@ pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> 
     })
 }
 
-/// Calls `f` with each of up to `max` completions that are there, outside of the door: `f` may do
-/// anything, also end its thread: nothing here is to be dropped.
+/// Calls `f` with up to `max` completions, outside of `enter`. `f` may do anything, and may end its
+/// thread: no value here needs to be dropped.
 fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
-    // Requests that `f` submits are for the next call.
+    // Completions of requests that `f` submits are left to the next call.
     let begin = enter(|| handle::with_owned(u as usize, |owned| Ok(owned.outstanding())));
     let max = match begin {
         Ok(outstanding) => outstanding.min(max),
@@ -271,7 +270,7 @@ fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
     count(done)
 }
 
-/// What `uringlet_for_each()` calls.
+/// The function that `uringlet_for_each()` calls.
 type Visitor = unsafe extern "C-unwind" fn(*const Cqe, *mut c_void);
 
 /// `uringlet_for_each()`.
@@ -298,7 +297,7 @@ pub unsafe extern "C-unwind" fn _uringlet_for_each(
 pub unsafe extern "C-unwind" fn _uringlet_run(u: Handle, min: c_uint, timeout_ns: i64) -> c_int {
     // SAFETY: the caller's contract.
     let waited = unsafe { _uringlet_wait(u, min, timeout_ns) };
-    // What is there is handled also if a signal has ended the wait.
+    // Completions are handled even if a signal has ended the wait.
     if waited < 0 && waited != -libc::EINTR {
         return waited;
     }
@@ -342,7 +341,7 @@ pub extern "C" fn _uringlet_cancel_fd(u: Handle, fd: c_int) -> c_int {
 /// `uringlet_read_many()`.
 ///
 /// # Safety
-/// `n` ranges, whose buffers are the reads' until this returns.
+/// There are `n` ranges. Their buffers belong to the reads until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_read_many(
     u: Handle,
@@ -361,7 +360,7 @@ pub unsafe extern "C" fn _uringlet_read_many(
 /// `uringlet_get_stats()`.
 ///
 /// # Safety
-/// At `out`, if that can be written to, is what it says.
+/// If memory at `out` can be written, it has such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_get_stats(u: Handle, out: *mut Stats) -> c_int {
     with_owned(u, |owned| {

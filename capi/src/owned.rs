@@ -1,4 +1,4 @@
-//! What one thread at a time uses of a context: its entries, and what is in flight.
+//! The part of a context that one thread at a time uses: its entries, and what is in flight.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -11,19 +11,19 @@ use uringlet::{Context, Cqe, Sqe};
 use crate::abi::Range;
 use crate::{Answer, errno};
 
-/// What is the owner's.
+/// The owner's part of a context.
 #[derive(Debug)]
 pub(crate) struct Owned {
-    /// `None` once it was destroyed.
+    /// `None` once the context was destroyed.
     context: Option<Context>,
-    /// Where the entries lie that the program fills: as many as the context has, in `pages`.
+    /// The entries that the program fills: as many as the context has, in `pages`.
     sqes: *mut Sqe,
     pages: Option<Pages>,
-    /// Of them, handed out since the last submit.
+    /// The number of entries that were handed out since the last submit.
     filled: usize,
-    /// Accepted and not reaped.
+    /// Requests that were accepted and not reaped.
     outstanding: usize,
-    /// The context's own, if it has one.
+    /// The context's own eventfd, if it has one.
     eventfd: Option<RawFd>,
 }
 
@@ -32,20 +32,20 @@ unsafe impl Send for Owned {}
 
 impl Owned {
     /// # Safety
-    /// `pages` have room for the context's entries, and are nobody else's.
+    /// `pages` have room for the context's entries, and nothing else uses them.
     pub(crate) unsafe fn new(context: Context, pages: Pages) -> Self {
         let sqes = pages.address() as *mut Sqe;
         let (context, pages) = (Some(context), Some(pages));
         Self { context, sqes, pages, filled: 0, outstanding: 0, eventfd: None }
     }
 
-    /// The context, which is there: nobody gets here after its end.
+    /// The context, which exists: no thread gets here after its end.
     #[inline]
     fn context_mut(&mut self) -> &mut Context {
         self.context.as_mut().expect("not destroyed")
     }
 
-    /// As it is now.
+    /// The context.
     pub(crate) fn context(&self) -> &Context {
         self.context.as_ref().expect("not destroyed")
     }
@@ -70,13 +70,13 @@ impl Owned {
         Some(sqe)
     }
 
-    /// Submits what was filled.
+    /// Submits the entries that were handed out.
     ///
     /// # Errors
-    /// `-EAGAIN` if there is room for none.
+    /// `-EAGAIN` if there is no room for any.
     ///
     /// # Safety
-    /// The program answers for what the entries point to.
+    /// The program ensures that the addresses in the entries are valid.
     #[inline]
     pub(crate) unsafe fn submit(&mut self) -> Answer<usize> {
         let (filled, sqes) = (std::mem::take(&mut self.filled), self.sqes);
@@ -96,11 +96,11 @@ impl Owned {
         Ok(accepted)
     }
 
-    /// Submits, and waits for `min` completions, or all that are to come. Gives how many can be
-    /// reaped.
+    /// Submits, and waits for `min` completions, or for all that will come. Returns the number that
+    /// can be reaped.
     ///
     /// # Errors
-    /// `-EINTR`.
+    /// `-EINTR`: a signal handler ran.
     ///
     /// # Safety
     /// As [`Owned::submit`].
@@ -108,7 +108,7 @@ impl Owned {
     pub(crate) unsafe fn wait(&mut self, min: usize, timeout: Option<Duration>) -> Answer<usize> {
         // SAFETY: the caller's contract.
         match unsafe { self.submit() } {
-            // No room for more is no reason not to wait for what makes room.
+            // A full queue is no reason not to wait, because the wait makes room.
             Ok(_) => {}
             Err(errno) if errno == -libc::EAGAIN => {}
             Err(errno) => return Err(errno),
@@ -122,13 +122,13 @@ impl Owned {
         self.context_mut().wait(min, timeout).map_err(|error| errno(&error))
     }
 
-    /// Takes completions that are there, and looks once more for some if there seem to be none.
-    /// Gives how many of `cqes` are completions now, from the first on.
+    /// Takes completions, and checks once more if there seem to be none. Returns how many of `cqes`
+    /// are completions now, from the first on.
     #[inline]
     pub(crate) fn reap(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         let mut reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == 0 && self.outstanding > 0 && !cqes.is_empty() {
-            // What does not sleep is executed, and is there then.
+            // Requests that do not sleep are executed, and have completed then.
             let _ = self.context_mut().wait(0, None);
             reaped = self.context_mut().reap_into_uninit(cqes);
         }
@@ -139,12 +139,12 @@ impl Owned {
         reaped
     }
 
-    /// No completion seems to wait: the eventfd is to say so.
+    /// No completion seems to wait: makes the eventfd show that.
     #[cold]
     fn reap_last(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         self.count_down();
-        // A completion can be seen before it is counted: one whose count was just taken away is
-        // seen here, and one that is not seen has its count yet to come.
+        // A completion can be seen before it is counted. If its count was just taken away, it is
+        // seen here. If it is not seen, its count is yet to come.
         let reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == cqes.len() {
             self.count_up();
@@ -169,7 +169,7 @@ impl Owned {
     /// The descriptor that is readable while completions wait.
     ///
     /// # Errors
-    /// `-EBUSY` if requests are in flight that do not know of it, or that of eventfd(2).
+    /// `-EBUSY` if requests are in flight that do not count it up, or the errno of eventfd(2).
     pub(crate) fn event_fd(&mut self) -> Answer<RawFd> {
         if let Some(eventfd) = self.eventfd {
             return Ok(eventfd);
@@ -185,11 +185,11 @@ impl Owned {
     /// Reads all ranges, and waits for all.
     ///
     /// # Errors
-    /// `-EBUSY` if there is anything else in the context.
+    /// `-EBUSY` if the context has other requests or entries.
     ///
     /// # Safety
-    /// At `ranges` are `count` of them, whose results nobody has written yet. The buffers are the
-    /// reads' until this returns.
+    /// At `ranges` are `count` ranges, whose results are uninitialized. The buffers belong to the
+    /// reads until this returns.
     pub(crate) unsafe fn read_many(&mut self, ranges: *mut Range, count: usize) -> Answer<usize> {
         if self.filled > 0 || self.outstanding > 0 || self.context().pushed() > 0 {
             return Err(-libc::EBUSY);
@@ -210,14 +210,14 @@ impl Owned {
                 pushed.expect("there is room for it");
                 next += 1;
             }
-            // While more are to come, half of them are to be in flight meanwhile.
+            // While more ranges are to come, half of the requests stay in flight.
             let all = next == count;
             let min = |outstanding: usize| if all { outstanding } else { outstanding.div_ceil(2) };
             // SAFETY: as above.
             let submitted = unsafe { self.submit() };
             match submitted.and_then(|_| self.wait_more(min(self.outstanding), None)) {
                 Ok(_) => {}
-                // A signal handler has run; the buffers are still the reads'.
+                // A signal handler has run; the buffers still belong to the reads.
                 Err(errno) if [-libc::EINTR, -libc::EAGAIN].contains(&errno) => {}
                 Err(errno) => return Err(errno),
             }
@@ -232,10 +232,10 @@ impl Owned {
         Ok(good)
     }
 
-    /// Waits for everything that is in flight.
+    /// Waits for all requests in flight.
     ///
     /// # Errors
-    /// `-ETIME` if it is not over in time.
+    /// `-ETIME` if some have not ended in time.
     pub(crate) fn drain(&mut self, timeout: Duration) -> Answer<()> {
         let begin = Instant::now();
         loop {
@@ -243,14 +243,15 @@ impl Owned {
             match self.wait_more(usize::MAX, Some(left)) {
                 Ok(available) if available >= self.outstanding => return Ok(()),
                 Ok(_) => return Err(-libc::ETIME),
-                // Interrupted: for the rest of the time.
+                // Interrupted: waits for the rest of the time.
                 Err(errno) if errno == -libc::EINTR => {}
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// Cancels what has not been started, waits for what has, and gives the memory of the entries.
+    /// Cancels requests that have not started, waits for the others, and returns the memory of the
+    /// entries.
     pub(crate) fn end(&mut self) -> Option<Pages> {
         drop(self.context.take());
         self.eventfd = None;

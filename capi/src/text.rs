@@ -1,4 +1,4 @@
-//! Texts for C: each kind stays where it is until the thread asks for the next one of its kind.
+//! Texts for C: each stays valid until the thread asks for the next one of its kind.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -6,12 +6,12 @@ use std::ffi::{CStr, CString, c_char, c_int};
 
 use uringlet::EngineKind;
 
-/// What a text is about.
+/// The kinds of text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Text {
     /// Why no context was made.
     Failure,
-    /// What executes the requests of one.
+    /// The engine of a context, and the reason.
     Choice,
     /// An errno.
     Errno,
@@ -22,11 +22,11 @@ thread_local! {
 }
 
 impl Text {
-    /// Keeps it for the thread. An ending thread has an empty one.
+    /// Stores the text for the thread. An ending thread has an empty one.
     pub(crate) fn set(self, text: &str) -> *const c_char {
         let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
         let kept = TEXTS.try_with(|texts| {
-            // A signal handler may have interrupted this very line.
+            // A signal handler may have interrupted the change of the texts.
             let Ok(mut texts) = texts.try_borrow_mut() else { return c"".as_ptr() };
             texts[self as usize] = text;
             texts[self as usize].as_ptr()
@@ -34,7 +34,7 @@ impl Text {
         kept.unwrap_or(c"".as_ptr())
     }
 
-    /// The last one.
+    /// The thread's last text of this kind.
     pub(crate) fn get(self) -> *const c_char {
         let kept = TEXTS.try_with(|texts| {
             texts.try_borrow().map_or(c"".as_ptr(), |texts| texts[self as usize].as_ptr())
@@ -65,7 +65,7 @@ pub(crate) fn of_engine(kind: EngineKind) -> &'static CStr {
         EngineKind::LinuxAio => c"linux_aio",
         EngineKind::PosixAio => c"posix_aio",
         EngineKind::Null => c"null",
-        // One that is new in the library.
+        // An engine that is new in the library.
         _ => c"unknown",
     }
 }

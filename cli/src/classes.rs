@@ -1,10 +1,10 @@
-//! Classes of many comparisons, counted and shown.
+//! Classes of many comparisons: counts and texts.
 
 use crate::report::Tone;
 use serde::Serialize;
 use uringlet_lab::verdict::{Class, Interval};
 
-/// How many of each class.
+/// The number of comparisons of each class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     pub better: usize,
@@ -32,7 +32,7 @@ impl Count {
     }
 }
 
-/// Plain unless it is beyond noise.
+/// A plain tone, unless the class is beyond noise.
 pub fn tone(class: Class) -> Tone {
     match class {
         Class::Better => Tone::Win,
@@ -41,7 +41,7 @@ pub fn tone(class: Class) -> Tone {
     }
 }
 
-/// `0.93–1.15`, or why there is none.
+/// A text such as `0.93–1.15`, or why there is no interval.
 pub fn interval_text(interval: Option<Interval>) -> String {
     interval.map_or_else(|| "few rounds".into(), |found| found.text())
 }

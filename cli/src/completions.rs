@@ -20,7 +20,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// Nobody takes the script.
+/// Standard output cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = Cli::command();
     let mut script = Vec::new();

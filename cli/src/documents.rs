@@ -1,5 +1,5 @@
-//! The documents hold: links lead somewhere, command lines can be parsed, variables and tests
-//! exist. So do rules for the whole tree: the width of lines, the length of functions, plain words,
+//! Checks of the documents: links lead somewhere, command lines can be parsed, variables and tests
+//! exist. And checks of the whole tree: the width of lines, the length of functions, plain words,
 //! one name for one type, and imports that point one way.
 
 use crate::Cli;
@@ -43,12 +43,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// What is of interest in a document.
+/// The parts of a document that are checked.
 #[derive(Default)]
 struct Document {
     /// Text and destination, images included.
     links: Vec<(String, String)>,
-    /// As code hosts and mdBook make them of headlines.
+    /// Anchors, as code hosts and mdBook make them of headings.
     anchors: BTreeSet<String>,
     /// The code blocks for a shell.
     shell: Vec<String>,
@@ -57,7 +57,7 @@ struct Document {
 impl Document {
     fn new(text: &str) -> Self {
         let mut document = Self::default();
-        // Of the innermost element that has some.
+        // Of the innermost element.
         let mut inner = String::new();
         let mut destination = String::new();
         let mut in_shell = false;
@@ -101,7 +101,7 @@ fn documents() -> BTreeMap<PathBuf, Document> {
     files(&[".md"]).into_iter().map(|(path, text)| (path, Document::new(&text))).collect()
 }
 
-/// Where a link of a document leads to in the repository; none if outside of it.
+/// The file in the repository that a link leads to; none if it leads out of the repository.
 fn target(document: &Path, link: &str) -> Option<PathBuf> {
     let mut path = document.parent().unwrap().to_owned();
     for part in Path::new(link).components() {
@@ -156,7 +156,7 @@ fn every_page_is_in_the_summary_and_every_picture_says_what_it_shows() {
     }
 }
 
-/// The names that begin with `URINGLET_`, each behind this character or any.
+/// The names that begin with `URINGLET_`: those that follow this character, or all.
 fn variables(text: &str, behind: Option<char>) -> BTreeSet<String> {
     let name_of = |(at, _): (usize, &str)| {
         let end = |c: char| !c.is_ascii_uppercase() && c != '_';
@@ -174,7 +174,7 @@ fn every_variable_is_documented_and_every_documented_one_is_read() {
         files.values().flat_map(|text| variables(text, behind)).collect()
     };
     let mut sources = files(&[".rs", ".c", ".h"]);
-    // Those that the compiler reads are set by a build script.
+    // A build script sets the variables that the compiler reads.
     sources.values_mut().for_each(|text| *text = text.replace("env!(\"", ""));
     let mut read = all(sources, Some('"'));
     read.extend(all(files(&[".sh"]), None));
@@ -189,14 +189,14 @@ fn command_lines(script: &str) -> Vec<Vec<String>> {
     for line in script.replace("\\\n", " ").lines() {
         let words = shlex::split(line).unwrap_or_else(|| panic!("quotes in {line}"));
         for command in words.split(|word| matches!(&**word, "|" | "&&" | ";")) {
-            // What follows is a file.
+            // The rest is a redirection.
             let command = command.split(|word| matches!(&**word, ">" | "2>")).next().unwrap();
             let mut words = command.iter().skip_while(|word| word.contains('=')).cloned();
             let Some(program) = words.next() else { continue };
             let rest: Vec<String> = words.collect();
             let rest = match Path::new(&program).file_name().and_then(|name| name.to_str()) {
                 Some("uringlet") => &rest[..],
-                // A program of its own.
+                // Another program.
                 Some("cargo") if rest.contains(&"--manifest-path".into()) => continue,
                 // `cargo run --release -- bench`
                 Some("cargo") if rest[0] == "run" && !rest.contains(&"--example".into()) => {
@@ -210,7 +210,7 @@ fn command_lines(script: &str) -> Vec<Vec<String>> {
     lines
 }
 
-/// Says why the command would refuse these words.
+/// The reason why the command would refuse these words.
 fn refusal(words: &[String]) -> Option<String> {
     let error = Cli::command().try_get_matches_from(words).err()?;
     let asked = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion].contains(&error.kind());
@@ -244,7 +244,7 @@ fn every_example_of_the_help_can_be_parsed() {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let examples = help.lines().filter_map(|line| line.strip_prefix("  uringlet "));
         for example in examples {
-            // What it does stands behind it, with some space between.
+            // Its explanation follows after some spaces.
             let line = format!("uringlet {}", example.split("   ").next().unwrap());
             for words in command_lines(&line) {
                 assert_eq!(refusal(&words), None, "in the help of {}", command.get_name());
@@ -278,13 +278,13 @@ fn every_test_that_proves_a_guarantee_exists() {
     }
 }
 
-/// One word, behind the mark of a comment or of a list: there is no place to break it at.
+/// One word, after the mark of a comment or of a list: it cannot be broken.
 fn is_one_word(line: &str) -> bool {
     let word = line.trim().trim_start_matches(['/', '!', '#', '*', '-']).trim_start();
     !word.contains(char::is_whitespace)
 }
 
-/// One link or picture, behind the mark of a list: its text is read better in one line.
+/// One link or picture, after the mark of a list: its text is easier to read in one line.
 fn is_one_link(line: &str) -> bool {
     let line = line.trim().trim_start_matches("- ").trim_end_matches(['.', ',', ';', ':']);
     let link = line.strip_prefix('!').unwrap_or(line);
@@ -292,7 +292,7 @@ fn is_one_link(line: &str) -> bool {
     parts.is_some_and(|(_, destination)| !destination.contains([' ', '(']))
 }
 
-/// The numbers and lengths of lines that are too long, and could be shorter.
+/// The numbers and lengths of lines that are too long, and can be broken.
 fn long_lines(name: &Path, text: &str) -> Vec<(usize, usize)> {
     let is_document = name.extension().is_some_and(|extension| extension == "md");
     let mut in_fence = false;
@@ -359,7 +359,7 @@ fn a_line_may_be_long_only_if_it_cannot_be_broken() {
     assert_eq!(count("a.md", &format!("[a]({word}), [b]({word})")), 1);
 }
 
-/// Phrases that a reader has to read twice, and what says the same.
+/// Phrases that readers have to read twice, each with a replacement.
 const FOREIGN: [(&str, &str); 5] = [
     ("whoever", "the thread that, or another noun"),
     ("to be had", "is free, can be made"),
@@ -369,7 +369,7 @@ const FOREIGN: [(&str, &str); 5] = [
     ("Those that", "the noun itself"),
 ];
 
-/// Where a text has such phrases, also across the ends of lines.
+/// The places of such phrases in a text, also across line ends.
 fn foreign(text: &str) -> Vec<(usize, &'static str)> {
     let (mut joined, mut starts) = (String::new(), Vec::new());
     for line in text.lines() {
@@ -412,7 +412,7 @@ fn no_phrase_has_to_be_read_twice() {
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
 
-/// Functions that are longer for now.
+/// Functions that may be longer for now.
 const LONG_FUNCTIONS: [&str; 6] = [
     "every_request_completes_once_while_another_thread_cancels",
     "in_a_child_operations_fail_with_their_buffers_and_nothing_hangs",
@@ -441,7 +441,7 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
         let indent = &line[..line.len() - rest.len()];
         let end = format!("{indent}}}");
         let length = lines[at..].iter().position(|line| *line == end).map_or(0, |end| end + 1);
-        // A declaration, or one line.
+        // A declaration, or a function in one line.
         let is_short = line.ends_with([';', '}']);
         let name = named.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
         found.push((name, if is_short { 1 } else { length }));
@@ -475,7 +475,7 @@ fn first_name(text: &str) -> &str {
     &text[..text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())]
 }
 
-/// Of the first line of an `impl`: the trait, if there is one, and the type.
+/// The trait, if there is one, and the type of the first line of an `impl`.
 fn implemented(line: &str) -> Option<(Option<&str>, &str)> {
     let rest = line.trim_start().strip_prefix("impl")?;
     let rest = if rest.starts_with('<') { rest.split_once("> ")?.1 } else { rest.trim_start() };
@@ -485,7 +485,8 @@ fn implemented(line: &str) -> Option<(Option<&str>, &str)> {
     })
 }
 
-/// Where `then_some` has a value of a type with a drop, which runs where the value is not wanted.
+/// Uses of `then_some` with a value of a type with a drop: the drop also runs if the condition is
+/// false.
 fn made_too_early<'a>(text: &'a str, dropped: &BTreeSet<&str>) -> Vec<(usize, &'a str)> {
     let (mut found, mut this) = (Vec::new(), "");
     for (line, at) in text.lines().zip(1..) {
@@ -516,8 +517,8 @@ fn nothing_is_dropped_that_was_not_wanted() {
     assert!(complaints.is_empty(), "make these with `then`, which calls: {complaints:#?}");
 }
 
-/// The type that a line at the left margin defines. What stands deeper is a test's, a function's
-/// own, or an associated type.
+/// The type that an unindented line defines. An indented one belongs to a test or a function, or is
+/// an associated type.
 fn defined_type(line: &str) -> Option<&str> {
     if line.starts_with(char::is_whitespace) {
         return None;

@@ -1,8 +1,8 @@
 //! Puts the drop-ins that the command carries where the loader finds them.
 //!
-//! A user that can write to a library that is preloaded is served by every program that loads it.
-//! So a folder is used only if nobody but its owner and root can change it or any folder above it.
-//! What lies there is used only if it is the carried library, byte for byte, and can be executed.
+//! A user who can write to a preloaded library controls every program that loads it. So a folder is
+//! used only if nobody but its owner and root can change it or any folder above it. A file in it is
+//! used only if it is the carried library, byte for byte, and can be executed.
 #![allow(unsafe_code)]
 
 use crate::run::library::preloadable;
@@ -21,39 +21,39 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Mutex;
 
-/// Name and content of each.
+/// Name and content of each drop-in.
 static CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/drop_ins.rs"));
-/// Says which build they are of: versions of the command do not get in each other's way.
+/// The build of the drop-ins: several versions of the command do not interfere.
 const HASH: &str = env!("URINGLET_CARRIES");
 
-/// Where a descriptor of this process's has its number: above what processes have open, so that
-/// nothing else is found there should another process get this one's id.
+/// The numbers for descriptors of this process: above those of other processes. If another process
+/// gets this one's id, no other file is found there.
 const NUMBERS: Range<i32> = 256..1000;
 
-/// Others may write, of whom the sticky bit says that they change nothing but their own.
+/// Write permission for others. With the sticky bit they can change only their own files.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// A folder in which they could be put.
+/// A folder into which the drop-ins could be put.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     folder: PathBuf,
-    /// The folders above it are made, too.
+    /// The folders above it may be made, too.
     with_parents: bool,
 }
 
-/// Does the command carry this one?
+/// Does the command carry this drop-in?
 pub fn carries(name: &str) -> bool {
     CARRIED.iter().any(|&(carried, _)| carried == name)
 }
 
-/// The descriptors of this process, as others find them. Children have other numbers for other
-/// files: what a program closes and opens changes nothing here.
+/// The descriptors of this process, as other processes find them. A child's numbers are its own:
+/// what the program closes and opens has no effect here.
 fn descriptors() -> PathBuf {
     format!("/proc/{}/fd", std::process::id()).into()
 }
 
-/// Is it found only as long as this process lives?
+/// Does the path exist only as long as this process?
 pub fn is_passing(path: &Path) -> bool {
     path.starts_with(descriptors())
 }
@@ -62,7 +62,7 @@ pub fn is_passing(path: &Path) -> bool {
 /// else of memory that this process has open.
 ///
 /// # Errors
-/// It is not carried, or can be put nowhere (says why).
+/// The drop-in is not carried, or can be put nowhere: the error says why.
 pub fn place(name: &str) -> Result<PathBuf> {
     static PLACED: Mutex<Vec<(String, PathBuf)>> = Mutex::new(Vec::new());
     let mut placed = PLACED.lock().expect("nobody panics with it");
@@ -76,7 +76,7 @@ pub fn place(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// As [`place`], with the folders that are tried first.
+/// As [`place`], with a list of folders to try first.
 fn place_in(places: &[Place], hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     let mut reasons = Vec::new();
     for place in places {
@@ -90,7 +90,7 @@ fn place_in(places: &[Place], hash: &str, name: &str, bytes: &[u8]) -> Result<Pa
     })
 }
 
-/// In the order in which they are tried.
+/// The folders in the order of trying.
 fn places() -> Vec<Place> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let user = geteuid();
@@ -101,7 +101,7 @@ fn places() -> Vec<Place> {
         add(cache.join("uringlet"), true);
     }
     if user.is_root() {
-        // Others can read it: root starts programs that become other users.
+        // Readable for others: root starts programs that become other users.
         add("/var/cache/uringlet".into(), false);
     }
     if let Some(home) = absolute("HOME").filter(|home| home.is_dir()) {
@@ -116,7 +116,7 @@ fn places() -> Vec<Place> {
     found
 }
 
-/// The library as a file in this folder, which is made if need be.
+/// The library as a file in this folder, which is made if needed.
 fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     preloadable(&place.folder)?;
     if place.with_parents
@@ -131,7 +131,8 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
         let mut file = tempfile::NamedTempFile::new_in(&folder)?;
         file.write_all(bytes)?;
         file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-        // In one step: no process sees a part of it, and one that has the old file mapped keeps it.
+        // In one step: no process sees a part of it, and a process that has mapped the old file
+        // keeps it.
         file.persist(&path)?;
     }
     match is_usable(&path, bytes) {
@@ -141,7 +142,7 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     }
 }
 
-/// A folder of ours, made if it is not there, by its path without links.
+/// Makes a folder of this user's if there is none. Returns its path without links.
 fn make(folder: &Path) -> Result<PathBuf> {
     let made = DirBuilder::new().mode(0o755).create(folder);
     if let Err(error) = made
@@ -163,7 +164,7 @@ fn make(folder: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// It belongs to us or to root.
+/// Does it belong to this user or to root?
 fn is_trusted(data: &Metadata) -> bool {
     data.uid() == 0 || data.uid() == geteuid().as_raw()
 }
@@ -183,7 +184,7 @@ fn is_usable(path: &Path, bytes: &[u8]) -> Option<bool> {
     (found == bytes).then(|| is_executable(&file))
 }
 
-/// Can it be mapped as the loader does? Not on a file system that is mounted noexec.
+/// Can the file be mapped as the loader does? Not on a file system that is mounted noexec.
 fn is_executable(file: &File) -> bool {
     const SIZE: usize = 4096;
     let protection = ProtFlags::READ | ProtFlags::EXEC;
@@ -196,10 +197,10 @@ fn is_executable(file: &File) -> bool {
     })
 }
 
-/// The library in memory that nobody can change. The descriptor stays open, in this process only.
+/// The library in sealed memory. The descriptor stays open, in this process only.
 fn in_memory(name: &str, bytes: &[u8]) -> Result<PathBuf> {
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
-    // Linux before 6.3 does not know the flag; where vm.memfd_noexec is 2, it is required.
+    // Linux before 6.3 does not know the flag; with vm.memfd_noexec 2, the flag is required.
     let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
     let made = made.or_else(|error| match error {
         Errno::INVAL => memfd_create(name, flags),
@@ -226,7 +227,7 @@ mod tests {
 
     const BYTES: &[u8] = b"a library";
 
-    /// A folder that nobody else can change, and one in it that is not there yet.
+    /// A folder that nobody else can change, and a subfolder that does not exist yet.
     fn scratch() -> (tempfile::TempDir, Place) {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { folder: folder.path().join("uringlet"), with_parents: false };
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(first.mode() & 0o7777, 0o644);
         assert_eq!(put(&place, "1", "x.so", BYTES).unwrap(), path);
         assert_eq!(path.metadata().unwrap().ino(), first.ino(), "the same file");
-        // Of the same length; shorter; one that others can write to.
+        // Of the same length; shorter; writable for others.
         for change in [b"a cuckoo!".as_slice(), b"a l"] {
             std::fs::write(&path, change).unwrap();
             put(&place, "1", "x.so", BYTES).unwrap();
@@ -255,13 +256,13 @@ mod tests {
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         put(&place, "1", "x.so", BYTES).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o644);
-        // Nor does it follow a link, even to the same content.
+        // A link is not followed, even to the same content.
         let other = place.folder.join("other");
         std::fs::rename(&path, &other).unwrap();
         symlink(&other, &path).unwrap();
         put(&place, "1", "x.so", BYTES).unwrap();
         assert!(path.symlink_metadata().unwrap().is_file());
-        // Nothing else is left there.
+        // No other file is left there.
         assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1);
         assert_ne!(put(&place, "2", "x.so", b"another build").unwrap(), path);
     }
@@ -279,7 +280,7 @@ mod tests {
         std::fs::set_permissions(&place.folder, Permissions::from_mode(0o770)).unwrap();
         assert!(reason(&place).contains("others can write to it"));
         std::fs::set_permissions(&place.folder, Permissions::from_mode(0o755)).unwrap();
-        // Above it, the sticky bit makes the difference.
+        // In a folder above it, the sticky bit makes the difference.
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
         assert!(reason(&place).contains("others can change"));
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), BYTES);
         let writer = File::options().write(true).open(&path).and_then(|mut f| f.write_all(b"x"));
         assert!(writer.is_err(), "it is sealed");
-        // A child finds it under the same name, and has no descriptor of it.
+        // A child finds it under the same name, without having its descriptor.
         let mut cat = std::process::Command::new("cat");
         assert_eq!(cat.arg(&path).output().unwrap().stdout, BYTES);
     }

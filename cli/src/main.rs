@@ -1,5 +1,5 @@
 //! The `uringlet` command.
-// They panic where nobody reads any more: `session::say` and `session::tell` do not.
+// These macros panic if the reader has gone: `session::say` and `session::tell` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
@@ -24,8 +24,8 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use uringlet_lab::{machine, report, reproduce, sandbox, scratch, session, size};
 
-// Its own calls of io_uring are for the engine and the kernel: where it runs on a drop-in, to ask
-// it for an answer say, that has nothing to do with them.
+// The command's own io_uring calls go to the kernel, even if it runs under a drop-in to ask that
+// for an answer.
 #[cfg(not(test))]
 uringlet::note!();
 

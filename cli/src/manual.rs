@@ -26,7 +26,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The folder cannot be written to, or nobody takes the page.
+/// The folder cannot be written to, or standard output cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut all = Cli::command().disable_help_subcommand(true);
     all.build();
@@ -63,7 +63,7 @@ fn page_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
-/// A page: what the options say, then the text below them, with headlines of its own.
+/// A page: the description of the options, then the text below them under headings of its own.
 fn page(command: &Command) -> std::io::Result<String> {
     let text = command.get_after_long_help().or(command.get_after_help());
     let text = text.map(ToString::to_string).unwrap_or_default();
@@ -82,7 +82,8 @@ fn page(command: &Command) -> std::io::Result<String> {
     Ok(portable(&String::from_utf8_lossy(&page)))
 }
 
-/// What is not ASCII by its code, which every roff understands: raw bytes mean Latin-1 to some.
+/// Writes characters beyond ASCII as codes, which every roff understands: some take raw bytes as
+/// Latin-1.
 fn portable(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     for character in page.chars() {
@@ -94,7 +95,7 @@ fn portable(page: &str) -> String {
     text
 }
 
-/// The text below the options: examples stay as they are, everything else is filled.
+/// The text below the options: examples are copied, everything else is filled.
 fn sections(text: &str) -> Roff {
     let mut roff = Roff::new();
     let mut in_notes = false;

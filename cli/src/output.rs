@@ -1,4 +1,4 @@
-//! Where an option has a result written to: `-` stands for standard output.
+//! The destination of an option's result; `-` is standard output.
 
 use crate::report::write_json;
 use crate::session;
@@ -8,22 +8,22 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Says the text, and writes JSON where `--json` wants it: to a file, or instead of the text.
+/// Prints the text, and writes JSON if `--json` asks for it: to a file, or instead of the text.
 ///
 /// # Errors
-/// One of them cannot be written.
+/// An output cannot be written.
 pub fn write(to: Option<&Path>, json: &impl Serialize, text: &str) -> Result<()> {
     if to == Some(Path::new("-")) {
         let json = serde_json::to_string_pretty(json).context("--json")?;
         return session::say(&(json + "\n"));
     }
-    // A file that cannot be written does not take the text away.
+    // If a file cannot be written, the text is printed nevertheless.
     let written = to.map_or(Ok(()), |path| write_json(path, json));
     session::say(text)?;
     written
 }
 
-/// What is going to be written to again and again.
+/// Opens a file that will be written repeatedly.
 ///
 /// # Errors
 /// The file cannot be made.

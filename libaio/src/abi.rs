@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Iocb {
     pub(crate) data: u64,
-    /// The kernel's; not used.
+    /// Reserved for the kernel; not used.
     pub(crate) key: u32,
     pub(crate) rw_flags: u32,
     pub(crate) opcode: u16,
@@ -34,17 +34,18 @@ pub(crate) const FLAG_RESFD: u32 = 1;
 /// The aio_reqprio is an I/O priority, ioprio_set(2).
 pub(crate) const FLAG_IOPRIO: u32 = 2;
 
-/// `RWF_*` flags that preadv2(2) knows: HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND, DONTCACHE.
+/// The `RWF_*` flags that preadv2(2) knows: HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND,
+/// DONTCACHE.
 pub(crate) const RWF_KNOWN: u32 = 0xbf;
 pub(crate) const RWF_APPEND: u32 = 0x10;
 pub(crate) const RWF_NOAPPEND: u32 = 0x20;
 
-/// The head of an aio ring: what `io_context_t` points to. `struct io_event`s follow.
+/// The header of an aio ring: `io_context_t` points to it. Events (`struct io_event`) follow.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct RingHeader {
     pub(crate) id: u32,
-    /// Places for events, one of which stays empty.
+    /// The number of places for events, one of which stays empty.
     pub(crate) nr: u32,
     pub(crate) head: std::sync::atomic::AtomicU32,
     pub(crate) tail: std::sync::atomic::AtomicU32,

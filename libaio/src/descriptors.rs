@@ -1,4 +1,5 @@
-//! The calls that end the life of a descriptor number: requests that still wait for it come first.
+//! The calls that close descriptors. Before a number is closed, requests that still wait for it are
+//! handled.
 
 use std::ffi::{c_int, c_long};
 
@@ -8,7 +9,7 @@ use crate::handle::before_close;
 
 uringlet::see_descriptors_end!(crate::handle::before_close);
 
-/// These calls by number; `None`: another one.
+/// These calls by their numbers; `None`: another number.
 ///
 /// # Safety
 /// As the call of that number.
@@ -46,7 +47,7 @@ mod tests {
             assert_eq!(_io_setup(4, &raw mut handle), 0);
             assert_eq!(_io_submit(handle, 1, list.as_ptr()), 1);
         }
-        // The poller has one.
+        // The poller has a descriptor of the engine's own.
         let own = uringlet::front::own_descriptor_in(0..=i32::MAX).expect("there is one");
         let other = writer.as_raw_fd();
         // SAFETY: of the program's descriptors none is closed.

@@ -11,15 +11,16 @@ use crate::handle::{self, AioContext};
 use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
 use uringlet::table::Pinned;
 
-/// As many events a thread may take past the ring, of requests that it executes itself.
+/// The maximum number of events that a thread takes past the ring, of requests that it executes
+/// itself.
 const DIRECT: u32 = 64;
 
-/// io_getevents(2): the number of events written, or a negative errno. `mask` is in force while
-/// the thread sleeps.
+/// io_getevents(2): the number of events written, or a negative errno. `mask` is set while the
+/// thread sleeps.
 ///
 /// # Safety
 /// `events` has room for `nr` events, `timeout` is null or a timespec; both are checked to be
-/// accessible at all.
+/// accessible.
 #[inline]
 pub(crate) unsafe fn get_events(
     context: Pinned<'static, AioContext>,
@@ -45,17 +46,17 @@ pub(crate) unsafe fn get_events(
     if min_nr > nr {
         return refused(&context, timeout);
     }
-    // A signal handler may leave the wait by a jump. The context is not pinned meanwhile:
+    // A signal handler may leave the wait by a jump. The context is not pinned meanwhile, because
     // io_destroy(2) would wait for this thread.
     let instance = Arc::clone(&context.instance);
     drop(context);
-    // More than the ring has room for never come together.
+    // There are never more events than the ring has room for.
     let reachable = min.min(instance.room() as u32 + u32::from(min as usize > instance.room()));
     let writable = |first: u32, count: u32| {
         let at = events.wrapping_add(first as usize);
         accessible(at as usize, count as usize * size_of::<IoEvent>(), true)
     };
-    // Into a bad address nothing is taken: the event stays in the ring.
+    // No event is taken for a bad address: it stays in the ring.
     let direct = max.min(DIRECT);
     let direct = if direct > 0 && writable(0, direct) { direct } else { 0 };
     let mut at = events;
@@ -89,9 +90,9 @@ pub(crate) unsafe fn get_events(
     i64::from(taken + reaped)
 }
 
-/// As [`get_events`] for at least one event, where that is of a single request that took the fast
-/// path. For one event (`is_one`), of the oldest of several requests, too. False: it has no event.
-/// errno stays.
+/// As [`get_events`], for at least one event of a single request that took the fast path. With
+/// `is_one`, also of the oldest of several requests. False: there is no such event. errno is
+/// preserved.
 ///
 /// # Safety
 /// As for [`get_events`], with room for an event.
@@ -118,8 +119,8 @@ pub(crate) unsafe fn get_fast(
     context.instance.wait_fast(bounded, take) || is_one && context.instance.wait_next(bounded, take)
 }
 
-/// As [`get_events`] where this process has no such context. In the child of a fork the original
-/// still finds the parent's ring: with no time to wait and an empty ring, it does not ask the
+/// As [`get_events`], if this process has no such context. In the child of a fork, the original
+/// still finds the parent's ring: with a timeout of zero and an empty ring, it does not ask the
 /// kernel.
 ///
 /// # Safety
@@ -133,8 +134,8 @@ pub(crate) unsafe fn without_context(handle: usize, timeout: *const libc::timesp
     if polls && handle::is_inherited_and_empty(handle) { 0 } else { -libc::EINVAL }
 }
 
-/// The original looks into the ring before anything else: with no time to wait and nothing
-/// there, it has its answer whatever the other arguments are.
+/// The original checks the ring first: with a timeout of zero and an empty ring it returns 0,
+/// whatever the other arguments are.
 #[cold]
 fn refused(context: &AioContext, timeout: Option<Duration>) -> i64 {
     if timeout == Some(Duration::ZERO) && context.instance.available() == 0 {

@@ -1,4 +1,5 @@
-//! `io_context_t`: the address of an aio ring of ours, looked up in a table, never followed.
+//! `io_context_t`: the address of an aio ring of this library, looked up in a table, never
+//! followed.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -17,9 +18,9 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 #[derive(Debug)]
 pub(crate) struct AioContext {
     pub(crate) instance: Arc<Instance>,
-    /// The descriptor last seen to be an eventfd, plus one: a hint.
+    /// The last descriptor that was an eventfd, plus one: a hint.
     eventfd: AtomicUsize,
-    /// It, where it is said who has used a descriptor.
+    /// The context's id in the table of descriptor users.
     pub(crate) user: User,
 }
 
@@ -31,7 +32,7 @@ impl AioContext {
         }
     }
 
-    /// Refuses what is no eventfd now: `-EINVAL`, or `-EBADF` for no descriptor.
+    /// Refuses a descriptor that is no eventfd now: `-EINVAL`, or `-EBADF` if it is not open.
     pub(crate) fn check_eventfd(&self, fd: i32) -> Result<(), i32> {
         let number = fd as u32 as usize + 1;
         let was_one = self.eventfd.load(Ordering::Relaxed) == number;
@@ -39,7 +40,7 @@ impl AioContext {
             return Err(-libc::EINVAL);
         }
         if !was_one {
-            // Threads that count it up are to know whether that may block.
+            // Threads that count it up need to know whether that may block.
             let _ = front::Hints::known(fd);
             self.eventfd.store(number, Ordering::Relaxed);
         }
@@ -49,7 +50,7 @@ impl AioContext {
 
 static CONTEXTS: PerProcess<Table<AioContext>> = PerProcess::new();
 
-/// The context behind a handle. `None` for one that is stale, forged or another process's.
+/// The context of a handle. `None` for a handle that is stale, forged or another process's.
 #[inline]
 pub(crate) fn get(handle: usize) -> Option<Pinned<'static, AioContext>> {
     CONTEXTS.current()?.get(handle)
@@ -62,17 +63,18 @@ pub(crate) fn is_inherited_and_empty(handle: usize) -> bool {
     context.is_some_and(|context| context.instance.available() == 0)
 }
 
-/// As [`get`], for the usual case: `None` may just mean that more has to be done first. With no
-/// call that changes errno.
+/// As [`get`], for the usual case: `None` may just mean that `get` has to be called. Makes no call
+/// that changes errno.
 #[inline(always)]
 pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
     CONTEXTS.current()?.get_again(handle)
 }
 
-/// The places that the kernel's ring has for `entries` requests, and how many requests it takes.
+/// The number of places of the kernel's ring for `entries` requests, and the number of requests
+/// that it accepts.
 fn ring_size(entries: u32) -> (u32, u32) {
-    // As the kernel sizes it: whole pages, with room for every CPU to hold some requests back,
-    // which it does in four batches each.
+    // As in the kernel: whole pages, with room for every CPU to reserve some requests, in four
+    // batches each.
     // SAFETY: asks for a number.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     let batches = usize::try_from(cpus).unwrap_or(1).max(1) * 4;
@@ -82,18 +84,18 @@ fn ring_size(entries: u32) -> (u32, u32) {
     (places as u32, ((places - 1) / batches * batches) as u32)
 }
 
-/// Makes a context for `entries` requests and gives its handle, or a negative errno.
+/// Makes a context for `entries` requests and returns its handle, or a negative errno.
 pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     front::env::set_up(make(entries))
 }
 
 fn make(entries: u32) -> Result<usize, i32> {
-    /// More than this the kernel does not take either.
+    /// The kernel's maximum, too.
     const ENTRIES_MAX: u32 = 0x1000_0000 / 32;
     if entries == 0 || entries > ENTRIES_MAX {
         return Err(-libc::EINVAL);
     }
-    /// What a context takes beside its slots, and for each of them, at most.
+    /// The memory that a context needs beside its slots, and for each slot, at most.
     const CONTEXT_BYTES: usize = 512 * 1024;
     const SLOT_BYTES: usize = 640;
     let builder = front::env::builder()?.strict(true).kernel_room(entries);
@@ -133,8 +135,8 @@ fn make(entries: u32) -> Result<usize, i32> {
     Ok(handle)
 }
 
-/// The pages of a ring. A worker that has posted the last completion may look at the ring once
-/// more, so they go with the instance, not with the handle.
+/// The pages of a ring. A worker that has posted the last completion may read the ring once more,
+/// so the pages are freed with the instance, not with the handle.
 #[derive(Debug)]
 struct RingPages {
     pages: Option<Pages>,
@@ -153,8 +155,8 @@ impl Drop for RingPages {
     }
 }
 
-/// Destroys a context once its requests are executed, or cancelled if they may wait without end.
-/// False: no such context.
+/// Destroys a context after its requests were executed, or cancelled if they may wait without end.
+/// False: there is no such context.
 pub(crate) fn destroy(handle: usize) -> bool {
     let Some(contexts) = CONTEXTS.current() else { return false };
     !matches!(contexts.remove(handle, |context| context.instance.close()), Removed::Nothing)
@@ -172,7 +174,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     let Some(contexts) = CONTEXTS.current() else { return };
     let users = users::of(fds);
     if users != Users::Nobody && front::is_borrowed() {
-        // A child of vfork(2) closes its own.
+        // The child of a vfork(2) closes its own descriptor.
         return;
     }
     let tell = |context: &AioContext| {

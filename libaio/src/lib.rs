@@ -1,8 +1,8 @@
 //! A drop-in `libaio.so.1`: programs written for Linux AIO do their I/O through uringlet.
 //!
-//! The functions carry a leading underscore here; `build.rs` has the linker make the real names
-//! and versions. Everything that a caller can get wrong is answered with libaio's
-//! negative errno; README.md in this crate's folder lists the differences to the original.
+//! The functions have a leading underscore here; `build.rs` has the linker make the real names and
+//! versions. Wrong arguments get libaio's negative errno. README.md in this crate's folder lists
+//! the differences from the original.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -20,7 +20,7 @@ use uringlet::front::{self, IoEvent, enter, enter_whole};
 use crate::abi::Iocb;
 use uringlet::front::memory::accessible_now;
 
-/// In somebody else's process, it must not be this library that ends it for want of memory.
+/// When memory is short, this library must not end the program that has loaded it.
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn _io_setup(entries: c_int, handle: *mut usize) -> c_int 
 }
 
 /// # Safety
-/// As io_destroy(2): the buffers of what is in flight stay valid until this returns.
+/// As io_destroy(2): the buffers of requests in flight stay valid until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_destroy(handle: usize) -> c_int {
     enter_whole(|| if handle::destroy(handle) { 0 } else { EINVAL })
@@ -91,7 +91,7 @@ unsafe fn submit_any(handle: usize, count: libc::c_long, iocbs: *const *const Io
 }
 
 /// # Safety
-/// As io_cancel(2); the iocb is not looked into.
+/// As io_cancel(2); the iocb is not read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_cancel(
     handle: usize,
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn _io_cancel(
         }
         let Some(context) = handle::get(handle) else { return EINVAL };
         match context.instance.cancel(iocb as u64) {
-            // The event comes through the ring, as the kernel has it since 4.18.
+            // The event comes through the ring, as in the kernel since 4.18.
             Ok(()) => -libc::EINPROGRESS,
             Err(_) => EINVAL,
         }
@@ -201,7 +201,8 @@ pub unsafe extern "C" fn _io_queue_release(handle: usize) -> c_int {
     unsafe { _io_destroy(handle) }
 }
 
-/// What `data` of an iocb points to for [`_io_queue_run`] (`io_callback_t`). It may end its thread.
+/// The function that `data` of an iocb points to for [`_io_queue_run`] (`io_callback_t`). It may
+/// end its thread.
 type Callback = unsafe extern "C-unwind" fn(
     handle: usize,
     iocb: *mut Iocb,

@@ -10,11 +10,10 @@ use crate::abi::{self, Iocb};
 use crate::handle::{self, AioContext};
 use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
 
-/// io_submit(2): the number of requests accepted, or a negative errno if it is none.
+/// io_submit(2): the number of requests accepted, or a negative errno if none was.
 ///
 /// # Safety
-/// As io_submit(2): `iocbs` names `count` pointers; what they point to, and buffers, as documented
-/// there.
+/// As io_submit(2): `iocbs` has `count` pointers; they, and buffers, are as documented there.
 #[inline]
 pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *const Iocb) -> i64 {
     let instance = &context.instance;
@@ -39,13 +38,14 @@ pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *c
     if submitted.accepted > 0 { submitted.accepted as i64 } else { i64::from(submitted.refused) }
 }
 
-/// As [`submit`] for one request that can take the fast path. False: nothing was done. errno stays.
+/// As [`submit`], for one request that can take the fast path. False: nothing was done. errno is
+/// preserved.
 ///
 /// # Safety
 /// As for [`submit`].
 #[inline(always)]
 pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bool {
-    /// No program has a buffer that is nearly this long.
+    /// Buffers of programs are much shorter.
     const BYTES: u64 = 1 << 30;
     let readable = |at, bytes| is_known_to_be_accessible(at, bytes, false);
     let Some(context) = handle::get_again(handle) else { return false };
@@ -61,7 +61,7 @@ pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bo
     let iocb = unsafe { &*at };
     let special = u64::from(iocb.flags | iocb.rw_flags) | iocb.reserved2;
     let known = iocb.opcode == abi::CMD_PREAD || iocb.opcode == abi::CMD_PWRITE;
-    // As numbers without a sign negative offsets are too large as well.
+    // As unsigned numbers, negative offsets are too large as well.
     let offset = iocb.offset as u64;
     let short = iocb.nbytes < BYTES && offset < i64::MAX as u64 - BYTES;
     if special != 0 || !known || !short || !in_user_space(iocb.buf, iocb.nbytes) {
@@ -81,8 +81,8 @@ pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bo
     unsafe { context.instance.submit_fast(&transfer) }
 }
 
-/// Writes the request that `pointer` points to a pointer of. `eventfd`: the number that this call
-/// has found to be one.
+/// Writes the request whose iocb `pointer` points to. `eventfd`: the number that this call has
+/// found to be an eventfd.
 ///
 /// # Safety
 /// As for [`submit`].
@@ -120,7 +120,7 @@ fn translate(
     context.user.uses(fd);
     let tells = iocb.flags & abi::FLAG_RESFD != 0;
     let notify = if tells { check_eventfd(context, iocb.resfd as i32, eventfd)? } else { -1 };
-    // The two usual ones, and everything else out of their way.
+    // The two usual ones; the rest is kept apart.
     let sqe = match iocb.opcode {
         abi::CMD_PREAD | abi::CMD_PWRITE => plain(iocb, fd, hints)?,
         _ => other(iocb, fd, hints)?,
@@ -130,7 +130,8 @@ fn translate(
     Ok(())
 }
 
-/// Asks the kernel once in a call of io_submit(2): eight bytes are written to it later.
+/// Asks the kernel once in a call of io_submit(2), because eight bytes are written to the
+/// descriptor later.
 #[inline(never)]
 fn check_eventfd(context: &AioContext, fd: i32, found: &Cell<i32>) -> Result<i32, i32> {
     if found.get() != fd || fd < 0 {
@@ -141,10 +142,10 @@ fn check_eventfd(context: &AioContext, fd: i32, found: &Cell<i32>) -> Result<i32
     Ok(fd)
 }
 
-/// One buffer.
+/// A transfer with one buffer.
 #[inline(always)]
 fn plain(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
-    // Transfers are cut to this before anything else is looked at (read(2)).
+    // Transfers are cut to this length before any other check (read(2)).
     const MAX_RW_COUNT: u64 = 0x7fff_f000;
     let write = iocb.opcode == abi::CMD_PWRITE;
     let offset = offset(iocb, hints, write, iocb.nbytes.min(MAX_RW_COUNT))?;
@@ -196,7 +197,7 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     Ok(sqe.rw_flags(iocb.rw_flags as i32))
 }
 
-/// Asked of a vector before it is copied. One that the kernel reads itself, it refuses itself.
+/// Checks a vector before it is copied. If the kernel reads the vector itself, it also checks it.
 #[inline(never)]
 fn check_vector(sqe: &Sqe) -> Result<(), i32> {
     let (address, length) = (sqe.addr as usize, sqe.len as usize);
@@ -211,8 +212,8 @@ fn check_vector(sqe: &Sqe) -> Result<(), i32> {
     if (0..length).all(within) { Ok(()) } else { Err(-libc::EFAULT) }
 }
 
-/// What every transfer is asked before its memory is. The offset of one of this many `bytes`: a
-/// stream has none, and any is accepted.
+/// The checks of every transfer before its memory is checked. Returns the offset for this many
+/// `bytes`: a stream ignores it, and accepts any.
 #[inline(always)]
 fn offset(iocb: &Iocb, hints: Hints, write: bool, bytes: u64) -> Result<u64, i32> {
     if iocb.rw_flags != 0 {
@@ -230,7 +231,7 @@ fn in_range(iocb: &Iocb, bytes: u64) -> bool {
     iocb.offset >= 0 && iocb.offset.checked_add(bytes as i64).is_some()
 }
 
-/// Whatever refuses, or ignores the offset, is about the file that the number stands for now.
+/// If the offset is refused or ignored, the decision is about the file that the number names now.
 #[cold]
 fn unusual_offset(iocb: &Iocb, write: bool, bytes: u64) -> Result<u64, i32> {
     let descriptor = Descriptor::fresh(iocb.fildes as i32)?;
@@ -252,7 +253,7 @@ fn check_flags(flags: u32) -> Result<(), i32> {
     }
 }
 
-/// The range lies in the part of the address space that programs have.
+/// Is the range in the part of the address space that programs have?
 #[inline]
 fn in_user_space(address: u64, bytes: u64) -> bool {
     front::in_user_space(address, bytes.min(1 << 31))

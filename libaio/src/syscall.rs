@@ -1,8 +1,8 @@
-//! The C library's `syscall(2)`: programs that make the calls of Linux AIO by number meet the same
-//! contexts as through libaio's functions; every other number goes on to the next `syscall`.
+//! The C library's `syscall(2)`. Programs that make the calls of Linux AIO by number get the same
+//! contexts as through libaio's functions. Other numbers go on to the next `syscall`.
 //!
-//! What Rust's library and this one call by number passes here too: none of the numbers below is
-//! among that. The engine itself has instructions of its own (`sys.rs` in core).
+//! Calls by number from Rust's library and from this one pass here, too, but with other numbers.
+//! The engine makes system calls by its own instructions (`sys.rs` in core).
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use uringlet::front::memory::{accessible, accessible_now};
 
 uringlet::at_load!(find_next);
 
-/// syscall(2). Registers and stack stay as they are, so that what is passed on arrives as it came,
-/// whatever the number of its arguments.
+/// syscall(2). Registers and stack are unchanged, so that a call can be passed on whatever the
+/// number of its arguments.
 ///
 /// # Safety
 /// As the system call.
@@ -25,7 +25,7 @@ uringlet::at_load!(find_next);
 #[unsafe(naked)]
 #[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
-    // The kernel looks at the lower half of the number, too. r11 is anybody's.
+    // The kernel uses the lower half of the number. r11 is a scratch register.
     std::arch::naked_asm!(
         "lea r11d, [rdi - {first}]",
         "cmp r11d, {last} - {first}",
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// As on x86-64. x16 is a linker's scratch register, which calls may change.
+/// As on x86-64. x16 is a scratch register of the linker, which calls may change.
 ///
 /// # Safety
 /// As the system call.
@@ -115,8 +115,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 /// `SYS_io_pgetevents`, which the `libc` crate leaves out.
 const PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
 
-/// The calls that are answered here. A call has fewer arguments than this; what stands in the
-/// others is not looked at.
+/// The calls that are answered here. A call has at most this many arguments; the others are
+/// ignored.
 unsafe extern "C-unwind" fn ours(
     number: c_long,
     a: usize,
@@ -157,7 +157,7 @@ unsafe extern "C-unwind" fn ours(
     if answer < 0 { failed(answer.into()) } else { answer.into() }
 }
 
-/// Does the process end with this call, or become another program?
+/// Does this call end the process, or execute another program?
 fn leaves(number: c_long) -> bool {
     matches!(
         c_long::from(number as u32),
@@ -165,8 +165,7 @@ fn leaves(number: c_long) -> bool {
     )
 }
 
-/// The kernel's io_getevents(2): unlike libaio's, it looks at its arguments before it looks into
-/// the ring.
+/// The kernel's io_getevents(2): unlike libaio's, it checks its arguments before it reads the ring.
 ///
 /// # Safety
 /// As io_getevents(2).
@@ -190,7 +189,7 @@ unsafe fn get_events(
     // SAFETY: the caller's contract.
     let got = unsafe { events::get_events(context, min, nr, events, timeout, mask) as c_int };
     match mask {
-        // Signals are let through even if there is no time to sleep.
+        // Signals are handled even if there is no time to sleep.
         Some(mask) if got == 0 && front::interrupted_under(mask) => -libc::EINTR,
         _ => got,
     }

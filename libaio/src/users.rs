@@ -1,18 +1,18 @@
-//! Which context has used a descriptor number: the end of that number's life concerns no other, so
-//! that closing a file costs the same with one context and with thousands.
+//! The contexts that have used a descriptor number. When a number is closed, only they are
+//! concerned, so that the cost does not depend on the number of contexts.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use uringlet::front::Ends;
 
-/// By number: 0 if none has since it was last closed, a [`User`], or `SEVERAL`. Anybody may have
-/// used those beyond.
+/// By descriptor number: 0 (unused since it was last closed), a context's [`User`], or `SEVERAL`.
+/// Numbers beyond the table count as used by any context.
 static USERS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
 const NUMBERS: usize = 4096;
 const SEVERAL: u32 = u32::MAX;
 
-/// The id of a context, as it stands in the table.
+/// The id of a context in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct User(u32);
 
@@ -21,7 +21,7 @@ impl User {
         Self(id + 1)
     }
 
-    /// Says that it uses a number: to be called before it does.
+    /// Notes that the context uses a number. Called before the use.
     #[inline]
     pub(crate) fn uses(self, fd: i32) {
         if let Some(user) = USERS.get(fd as usize) {
@@ -43,16 +43,16 @@ impl User {
     }
 }
 
-/// Who may use some numbers.
+/// The contexts that may use some numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Users {
     Nobody,
-    /// The one with this id.
+    /// The context with this id.
     One(u32),
     Anybody,
 }
 
-/// Who has used numbers whose present life ends.
+/// The contexts that have used numbers which are about to be closed.
 pub(crate) fn of(fds: &RangeInclusive<i32>) -> Users {
     let (first, last) = (*fds.start() as usize, *fds.end() as usize);
     let Some(users) = USERS.get(first..=last) else { return Users::Anybody };
@@ -69,8 +69,8 @@ pub(crate) fn of(fds: &RangeInclusive<i32>) -> Users {
     found
 }
 
-/// Forgets who has used numbers that are about to be closed. Not where another file takes their
-/// place: a request that another thread submits meanwhile may be on either.
+/// Forgets the users of numbers that are about to be closed. Not if another file takes the number:
+/// a request that another thread submits meanwhile may be on either file.
 pub(crate) fn forget(fds: &RangeInclusive<i32>, ends: Ends) {
     let (first, last) = (*fds.start() as usize, *fds.end() as usize);
     if ends == Ends::Closed && first < NUMBERS {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn who_has_used_a_number_is_known_until_it_is_closed() {
-        // Numbers that no other test has: there are no such descriptors.
+        // Numbers that no other test uses: they are not open.
         let at = NUMBERS as i32 - 100;
         let (one, other) = (User::new(3), User::new(4));
         assert_eq!(of(&(at..=at + 2)), Users::Nobody);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(of(&(at..=at)), Users::Nobody);
         other.uses(at);
         assert_eq!(of(&(at..=at)), Users::One(4), "the first is forgotten");
-        // Numbers of which there is no record, and none at all.
+        // A number beyond the table, and no number.
         one.uses(NUMBERS as i32);
         one.uses(-1);
         assert_eq!(of(&(NUMBERS as i32..=NUMBERS as i32)), Users::Anybody);

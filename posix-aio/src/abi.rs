@@ -14,8 +14,7 @@ pub struct Aiocb {
     pub(crate) buf: *mut c_void,
     pub(crate) nbytes: usize,
     pub(crate) sigevent: Sigevent,
-    /// The C library's own word; here the process that the request was submitted in
-    /// ([`crate::state`]).
+    /// Reserved for the C library; here the process that submitted the request ([`crate::state`]).
     pub(crate) owner: AtomicU64,
     unused: [MaybeUninit<c_int>; 2],
     /// 0, `EINPROGRESS`, or an errno.
@@ -41,7 +40,7 @@ pub struct Sigevent {
 pub(crate) const LIO_READ: c_int = 0;
 pub(crate) const LIO_WRITE: c_int = 1;
 pub(crate) const LIO_NOP: c_int = 2;
-/// `aio_lio_opcode` of what aio_fsync(3) has submitted, with `O_DSYNC` and with `O_SYNC`.
+/// `aio_lio_opcode` of a request of aio_fsync(3), with `O_DSYNC` and with `O_SYNC`.
 pub(crate) const LIO_DSYNC: c_int = 3;
 pub(crate) const LIO_SYNC: c_int = 4;
 

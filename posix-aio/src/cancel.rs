@@ -9,7 +9,7 @@ use uringlet::front::{self, Patience, Uncancelable};
 use crate::abi::{AIO_ALLDONE, AIO_CANCELED, AIO_NOTCANCELED, Aiocb};
 use crate::state::{self, Process};
 
-/// aio_cancel(3): one request, or, if `block` is null, all of a descriptor.
+/// aio_cancel(3): one request or, if `block` is null, all of a descriptor.
 ///
 /// # Safety
 /// As aio_cancel(3).
@@ -18,7 +18,7 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
         return Err(libc::EBADF);
     }
     if front::has_parted() {
-        // The number is another file's on the engine's threads.
+        // The number names another file in the engine's threads.
         return Err(libc::EINVAL);
     }
     // SAFETY: null, or a control block by the caller's contract.
@@ -42,16 +42,16 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     }
     // SAFETY: as above.
     let block = unsafe { &*block };
-    // In this order: a request that ends in between has its error code before it is not in progress
-    // any more.
+    // In this order: a request that ends in between has its error code before it stops being in
+    // progress.
     if !is_in_progress(process, block) && block.error.load(Ordering::Acquire) == libc::EINPROGRESS {
-        // A copy: such a request is not known.
+        // A copy of a control block: the request is unknown.
         return Err(libc::EINVAL);
     }
     Ok(cancel_one(process, block))
 }
 
-/// The parent of this process has submitted it: nothing executes it here.
+/// Was the request submitted by the parent of this process? Then nothing executes it here.
 fn is_inherited(block: &Aiocb) -> bool {
     block.error.load(Ordering::Acquire) == libc::EINPROGRESS
         && state::is_inherited(
@@ -92,7 +92,7 @@ fn cancel_one(process: &Process, block: &Aiocb) -> c_int {
         match process.instance.cancel(address) {
             Ok(()) => return AIO_CANCELED,
             Err(errno) if errno == -libc::EALREADY => return AIO_NOTCANCELED,
-            // Another thread has it between two places, or is writing its result.
+            // Another thread is moving the request, or writing its result.
             Err(_) => patience.wait(),
         }
     }

@@ -1,5 +1,4 @@
-//! The end of a request: result, error code, and who is told of it. On the thread that has ended
-//! it.
+//! The end of a request: result, error code, and notification. On the thread that has ended it.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -10,10 +9,10 @@ use crate::abi::Aiocb;
 use crate::member::Member;
 use crate::notify;
 
-/// Writes the result of the request whose control block is `obj`, and tells of it.
+/// Writes the result of the request whose control block is `obj`, and sends its notification.
 ///
 /// # Safety
-/// The block is in progress, `data` is the word of its list's member, and nobody else ends it.
+/// The block is in progress, `data` is the word of its list's member, and no other thread ends it.
 #[inline]
 pub(crate) unsafe fn complete(event: &IoEvent) {
     let block = event.obj as *const Aiocb;
@@ -23,7 +22,7 @@ pub(crate) unsafe fn complete(event: &IoEvent) {
     let prepared = unsafe { notify::prepare(&raw const (*block).sigevent) };
     let ((value, error), prepared) = match prepared {
         Ok(prepared) => ((value, error), prepared),
-        // As the C library has it: what cannot be told of has failed.
+        // As in the C library: if the notification cannot be sent, the request has failed.
         Err(errno) => ((-1, errno), notify::Prepared::Nothing),
     };
     // SAFETY: as above. Release: the result and the data. After the second store the program may do

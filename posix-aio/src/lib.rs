@@ -1,7 +1,7 @@
 //! A drop-in for the C library's POSIX AIO (aio(7)): programs do their I/O through uringlet.
 //!
-//! The functions carry a leading underscore here; `build.rs` has the linker make the real names and
-//! the default versions. README.md in this crate's folder lists the differences to the original.
+//! The functions have a leading underscore here; `build.rs` has the linker make the real names and
+//! the default versions. README.md in this crate's folder lists the differences from the original.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -34,7 +34,7 @@ uringlet::see_descriptors_end!(crate::state::before_close);
 uringlet::see_process_leave!(crate::state::before_leaving);
 uringlet::see_waits!(LoopHooks);
 
-/// In somebody else's process, it must not be this library that ends it for want of memory.
+/// When memory is short, this library must not end the program that has loaded it.
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
@@ -48,8 +48,8 @@ fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
     reentry::enter(body, |block| unsafe { submit::start_deferred(block) })
 }
 
-/// A thread that ends requests in a call that waits for descriptors is inside meanwhile. A signal
-/// that tells of one ends its sleep.
+/// A thread that ends requests inside a call that waits for descriptors counts as inside. A
+/// notification signal ends its sleep.
 struct LoopHooks;
 
 impl Hooks for LoopHooks {
@@ -134,12 +134,12 @@ pub unsafe extern "C" fn _aio_return(block: *mut Aiocb) -> isize {
 }
 
 unsafe extern "C-unwind" {
-    /// pthread_testcancel(3): does not come back if the thread is cancelled.
+    /// pthread_testcancel(3): does not return if the thread is cancelled.
     fn pthread_testcancel();
 }
 
-/// A cancellation point, as the C library's: [`pthread_cancel`] below has it look. It is acted upon
-/// where nothing is held, and this frame has nothing to drop.
+/// A cancellation point, as the C library's: [`pthread_cancel`] below has waiters check. The thread
+/// is cancelled where it holds nothing, and this frame has nothing to drop.
 ///
 /// # Safety
 /// As aio_suspend(3).
@@ -152,7 +152,7 @@ pub unsafe extern "C-unwind" fn _aio_suspend(
     // SAFETY: the caller's contract.
     let deadline = unsafe { suspend::deadline(timeout) };
     loop {
-        // First, so that a cancel is seen by the one or by the other.
+        // Read first, so that a cancel is seen either here or by the wait.
         let cancels = state::cancels();
         // SAFETY: a thread of the program's.
         unsafe { pthread_testcancel() };
@@ -181,7 +181,7 @@ extern "C" fn find_next() {
 
 uringlet::at_load!(find_next);
 
-/// A thread that cancels itself may end in it.
+/// A thread that cancels itself may end in this call.
 ///
 /// # Safety
 /// As pthread_cancel(3).
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn _lio_listio(
     })
 }
 
-/// lio_listio(3) as programs from before glibc 2.4 have it.
+/// lio_listio(3), as programs from before glibc 2.4 know it.
 ///
 /// # Safety
 /// As lio_listio(3).
@@ -237,14 +237,14 @@ pub unsafe extern "C" fn _lio_listio_2_2_5(
     })
 }
 
-/// Advice on numbers of threads and requests, which nothing here needs.
+/// Advice on the number of threads and requests, which is not needed here.
 ///
 /// # Safety
-/// As aio_init(3); what it points to is not looked at.
+/// As aio_init(3); the structure is not read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _aio_init(_: *const c_void) {}
 
-/// An old version of a name and of its twin, if it has one.
+/// An old version of a name and of its 64-bit variant, if it has one.
 macro_rules! old_version {
     ($function:literal, $name:literal, $version:literal) => {
         std::arch::global_asm!(

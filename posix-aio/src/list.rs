@@ -12,8 +12,8 @@ use crate::member::{List, Member, let_go, one_less};
 use crate::request::Operation;
 use crate::{notify, signals, state, submit};
 
-/// lio_listio(3). `before_2_4` asks for the version of then, which the C library has broken since:
-/// it never waits, and sends no notification for a list of nothing.
+/// lio_listio(3). `before_2_4` asks for the version before glibc 2.4, as the C library has it now:
+/// it never waits, and sends no notification for an empty list.
 ///
 /// # Safety
 /// As lio_listio(3).
@@ -29,7 +29,7 @@ pub(crate) unsafe fn listio(
         return Err(libc::EINVAL);
     }
     if nested {
-        // A signal handler in a thread that is inside: POSIX does not ask for this to work.
+        // A signal handler in a thread that is inside: POSIX does not require this to work.
         return Err(libc::EAGAIN);
     }
     let waits = mode == abi::LIO_WAIT && !before_2_4;

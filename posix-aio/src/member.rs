@@ -1,4 +1,4 @@
-//! What counts the requests of a list that have not ended, and to which list a request belongs.
+//! The requests of a list: how many have not ended, and to which list a request belongs.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -7,24 +7,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::abi::Sigevent;
 use crate::notify;
 
-/// A list on its way. Each of its requests holds it, and the call that has submitted them.
+/// A list that has not ended. Each of its requests has a reference, and the call that has submitted
+/// them.
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) holders: AtomicU32,
     /// Requests that have not ended; one more while they are being submitted.
     pub(crate) remaining: AtomicU32,
-    /// To be sent at the end, if nobody waits. What its kind does not use may be anything.
+    /// The notification at the end, if nobody waits. Fields that its kind does not use may be
+    /// uninitialized.
     pub(crate) sigevent: Option<MaybeUninit<Sigevent>>,
 }
 
 // SAFETY: what a sigevent points to is the program's, and passed on to its function only.
 unsafe impl Sync for List {}
 
-/// To what list a request belongs: the address, and a flag in its lowest bit. 0: none.
+/// The list of a request: its address, and a flag in the lowest bit. 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member(u64);
 
-/// The end of the list tells somebody.
+/// The end of the list sends a notification.
 const TELLS: u64 = 1;
 
 impl Member {
@@ -36,7 +38,7 @@ impl Member {
         Self(0)
     }
 
-    /// The member that a word came from, to be asked only, or, once, to be ended.
+    /// The member from its word: for questions only or, once, to be ended.
     pub(crate) fn from_word(word: u64) -> Self {
         Self(word)
     }
@@ -61,7 +63,7 @@ impl Member {
     /// The request has ended.
     ///
     /// # Safety
-    /// It was accepted with this member, which `listio` has counted; called once for it.
+    /// The request was accepted with this member, which `listio` has counted. Called once for it.
     #[inline]
     pub(crate) unsafe fn ended(self) {
         if self.0 != 0 {
@@ -72,12 +74,12 @@ impl Member {
 }
 
 /// # Safety
-/// The caller is a holder, and counted in `remaining`; it is neither any more afterwards.
+/// The caller has a reference, and is counted in `remaining`; afterwards it has and is neither.
 #[cold]
 pub(crate) unsafe fn one_less(list: *const List) {
     // SAFETY: held by the caller.
     let fields = unsafe { &*list };
-    // Release and acquire: what the others have done is done.
+    // Release and acquire: the effects of the other requests are visible.
     if fields.remaining.fetch_sub(1, Ordering::AcqRel) == 1
         && let Some(event) = &fields.sigevent
     {
@@ -89,7 +91,7 @@ pub(crate) unsafe fn one_less(list: *const List) {
 }
 
 /// # Safety
-/// The caller is a holder, and none afterwards.
+/// The caller has a reference, which this drops.
 pub(crate) unsafe fn let_go(list: *const List) {
     // SAFETY: held by the caller.
     if unsafe { (*list).holders.fetch_sub(1, Ordering::AcqRel) } == 1 {

@@ -8,10 +8,10 @@ use uringlet::front;
 
 use crate::abi::{SI_ASYNCIO, Sigevent};
 
-/// Will somebody be told? A signal 0 is none.
+/// Does the event send a notification? A signal 0 does not.
 ///
 /// # Safety
-/// A sigevent as in sigevent(7): what its kind does not use may be anything.
+/// A sigevent as in sigevent(7); fields that its kind does not use may be uninitialized.
 #[inline]
 pub(crate) unsafe fn tells(event: *const Sigevent) -> bool {
     // SAFETY: the caller's contract.
@@ -31,7 +31,7 @@ pub(crate) enum Prepared {
     Thread(Arc<Gate>, Option<MutexGuard<'static, ()>>),
 }
 
-/// What a thread for a notification waits at, until the request has its result.
+/// A notification's thread waits here until the request has its result.
 #[derive(Debug)]
 pub(crate) struct Gate {
     open: Mutex<()>,
@@ -39,13 +39,13 @@ pub(crate) struct Gate {
     value: usize,
 }
 
-/// Prepares what is to happen when a request has its result.
+/// Prepares the notification for when a request has its result.
 ///
 /// # Errors
-/// The errno: there is no such signal, or no thread can be made.
+/// The errno: the signal does not exist, or no thread can be made.
 ///
 /// # Safety
-/// As [`tells`]; function and attributes, if it has them, are the program's.
+/// As [`tells`]; function and attributes, if there are any, are the program's.
 #[inline]
 pub(crate) unsafe fn prepare(event: *const Sigevent) -> Result<Prepared, c_int> {
     // SAFETY: the caller's contract.
@@ -113,8 +113,8 @@ unsafe fn make_thread(
     Ok(())
 }
 
-/// The thread of a notification: all signals open, as the C library has it. The program's function
-/// may end it, where this frame has nothing to drop. Called with a share of a [`Gate`].
+/// The thread of a notification: all signals unblocked, as in the C library. The program's function
+/// may end the thread: this frame has nothing to drop. Called with a reference to a [`Gate`].
 extern "C-unwind" fn run(argument: *mut c_void) -> *mut c_void {
     // SAFETY: from `make_thread`, and taken once.
     let gate = unsafe { Arc::from_raw(argument.cast::<Gate>()) };
@@ -128,14 +128,15 @@ extern "C-unwind" fn run(argument: *mut c_void) -> *mut c_void {
 }
 
 impl Prepared {
-    /// Sends it. What cannot be sent any more (the limit of pending signals) is lost.
+    /// Sends the notification. It is lost if it can no longer be sent (the limit of pending
+    /// signals).
     #[inline]
     pub(crate) fn go(self) {
         match self {
             Self::Nothing => {}
             Self::Signal { signo, value } => queue_signal(signo, value),
             Self::Thread(gate, closed) => {
-                // In this order: the guard is in the gate.
+                // In this order: the guard is inside the gate.
                 drop(closed);
                 drop(gate);
             }
@@ -143,7 +144,7 @@ impl Prepared {
     }
 }
 
-/// A notification of its own, for a list.
+/// Sends the notification of a list.
 ///
 /// # Safety
 /// As [`prepare`].
@@ -154,10 +155,10 @@ pub(crate) unsafe fn send(event: *const Sigevent) {
     }
 }
 
-/// sigqueue(3) to this process, as from asynchronous I/O.
+/// sigqueue(3) to this process, with the code of asynchronous I/O.
 #[cold]
 fn queue_signal(signo: c_int, value: usize) {
-    /// `siginfo_t` with what sigqueue(3) fills in.
+    /// `siginfo_t` with the fields of sigqueue(3).
     #[repr(C)]
     struct Info {
         signo: c_int,

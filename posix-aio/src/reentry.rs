@@ -1,5 +1,5 @@
-//! What every function does first and last: it keeps `errno`, and notices a signal handler that
-//! calls it on a thread which is inside already.
+//! The entry and exit of every function: preserves `errno`, and detects a signal handler that calls
+//! it in a thread which is already inside.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -9,16 +9,16 @@ use uringlet::front;
 
 use crate::abi::Aiocb;
 
-/// As many requests that signal handlers have submitted while their thread was inside may wait at a
-/// time.
+/// The maximum number of waiting requests that signal handlers have submitted while their thread
+/// was inside.
 const DEFERRED_MAX: usize = 64;
 
-/// What one thread is at.
+/// The state of one thread.
 struct Thread {
     inside: Cell<bool>,
     deferred: [Cell<*mut Aiocb>; DEFERRED_MAX],
-    /// How many were ever put there, each behind the last, and taken out. Changed in single steps:
-    /// handlers interrupt this thread, and each other.
+    /// The number of requests that were ever added, and removed, in order. Changed in single steps,
+    /// because handlers interrupt this thread and each other.
     put: AtomicUsize,
     taken: AtomicUsize,
 }
@@ -33,8 +33,7 @@ impl Thread {
         }
     }
 
-    /// Whatever was put there is there: a handler comes to its end before the code that it has
-    /// interrupted goes on.
+    /// Every added request is complete: a handler ends before the interrupted code goes on.
     #[inline]
     fn has_deferred(&self) -> bool {
         self.put.load(Ordering::Relaxed) != self.taken.load(Ordering::Relaxed)
@@ -51,8 +50,8 @@ impl Thread {
         has_room
     }
 
-    /// Has `start` start all of them. Handlers may add to them meanwhile, also one that is told of
-    /// the end of a request that was just started.
+    /// Passes all of them to `start`. Handlers may add more meanwhile, for example one that handles
+    /// the notification of a request that was just started.
     #[cold]
     fn start_deferred(&self, start: impl Fn(*mut Aiocb)) {
         self.inside.set(true);
@@ -70,15 +69,15 @@ thread_local! {
     static THREAD: Thread = const { Thread::new() };
 }
 
-/// Has a request submitted as soon as this thread is out. False: too many are waiting for that.
+/// Has a request submitted as soon as this thread is out. False: too many requests wait already.
 pub(crate) fn defer(block: *mut Aiocb) -> bool {
     THREAD.with(|thread| thread.defer(block))
 }
 
-/// Runs `body` inside, with whether the thread was inside before (a signal handler of the program
-/// has interrupted it, and locks may be held), and gives -1 and sets errno for an error. Otherwise
-/// the program's `errno` stays what it was. Last, `start` starts what handlers have deferred
-/// meanwhile.
+/// Runs `body` inside. Its argument says whether the thread was inside already: then a signal
+/// handler has interrupted it, and locks may be held. An error sets errno and returns -1; otherwise
+/// the program's `errno` is preserved. At the end, `start` gets the requests that handlers have
+/// deferred.
 #[inline(always)]
 pub(crate) fn enter(
     body: impl FnOnce(bool) -> Result<c_int, c_int>,
@@ -95,7 +94,7 @@ pub(crate) fn enter(
     answer.unwrap_or_else(front::refuse)
 }
 
-/// The calling thread is inside: this is a signal handler that has interrupted it.
+/// Is the calling thread inside? Then this is a signal handler that has interrupted it.
 pub(crate) fn is_inside() -> bool {
     THREAD.with(|thread| thread.inside.get())
 }
@@ -104,7 +103,7 @@ pub(crate) fn is_inside() -> bool {
 fn leave(start: impl Fn(*mut Aiocb)) {
     THREAD.with(|thread| {
         thread.inside.set(false);
-        // A handler that comes from here on is not inside: it submits by itself.
+        // A handler from here on is not inside: it submits by itself.
         while thread.has_deferred() {
             thread.start_deferred(&start);
         }
@@ -118,7 +117,7 @@ mod tests {
     use super::{DEFERRED_MAX, Thread};
     use crate::abi::Aiocb;
 
-    /// Not followed by anything here.
+    /// Only an address, which is not followed here.
     fn block(number: usize) -> *mut Aiocb {
         std::ptr::without_provenance_mut(number)
     }
@@ -135,7 +134,7 @@ mod tests {
         thread.start_deferred(|one| {
             assert!(thread.inside.get());
             started.borrow_mut().push(one.addr());
-            // A handler that submits the next each time that one has ended.
+            // A handler that submits the next request each time that one has ended.
             let next = one.addr() + DEFERRED_MAX;
             assert!(next > ALL || thread.defer(block(next)));
         });

@@ -1,4 +1,4 @@
-//! A request: what it is to do, and what the engine is given of it.
+//! A request: its operation, and the entry for the engine.
 
 use std::ffi::c_int;
 
@@ -7,21 +7,21 @@ use uringlet::front::Place;
 
 use crate::abi;
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
     Write,
     Sync,
     DataSync,
-    /// Of lio_listio(3): accepted, and fails.
+    /// Unknown to lio_listio(3): accepted, and fails.
     Unknown(c_int),
 }
 
 impl Operation {
-    /// By `aio_lio_opcode`.
+    /// The operation of an `aio_lio_opcode`.
     pub(crate) fn of(opcode: c_int) -> Self {
-        // The C library has a flag of its own above.
+        // The C library has a flag in a higher bit.
         match opcode & 127 {
             abi::LIO_READ => Self::Read,
             abi::LIO_WRITE => Self::Write,
@@ -59,7 +59,7 @@ impl Ready {
         self.sqe.fd
     }
 
-    /// The control block's.
+    /// The address of the control block.
     pub(crate) fn address(&self) -> u64 {
         self.sqe.user_data
     }

@@ -1,8 +1,8 @@
-//! What this process has: one instance for all its control blocks, and the requests that are not
-//! with it yet.
+//! The state of a process: one instance for all its control blocks, and the requests that the
+//! instance does not have yet.
 //!
-//! Requests wait here while the instance has no free slot, in the order in which they came; and so
-//! do fsyncs, until the requests that their descriptor had before them have ended.
+//! Requests wait here in their order while the instance has no free slot. Fsyncs wait here until
+//! earlier requests of their descriptor have ended.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -17,16 +17,15 @@ use uringlet::front::{
 use crate::request::Ready;
 use crate::{complete, reentry};
 
-/// Requests that can be with the instance at a time. Memory for a slot is touched when it is first
-/// used.
+/// The number of the instance's slots. A slot's memory is touched when it is first used.
 const SLOTS: u32 = 4096;
-/// What the instance takes, at most.
+/// The memory of the instance, at most.
 const BYTES: usize = 512 * 1024 + SLOTS as usize * 640;
-/// What the requests that a fsync waits for take, at most.
+/// The memory for the requests that a fsync waits for, at most.
 const SYNC_BYTES: usize = 64 * 1024 + SLOTS as usize * 32;
-/// Of an address of a program's.
+/// The bits of a program's address.
 const ADDRESS_BITS: u32 = 48;
-/// As many at a time the kernel is handed: Linux AIO's are few on some hosts.
+/// The number of requests that the kernel gets at a time: Linux AIO's are few on some hosts.
 const KERNEL_ROOM: u32 = 1024;
 
 /// The POSIX AIO of one process.
@@ -37,11 +36,11 @@ pub(crate) struct Process {
     waiting: Mutex<Waiting>,
     /// Requests that wait for a slot: later ones wait behind them.
     backlog: AtomicUsize,
-    /// Those, and the fsyncs.
+    /// Those requests, and waiting fsyncs.
     held_back: Handover,
 }
 
-/// In the order of submission.
+/// Waiting requests, in the order of submission.
 #[derive(Debug, Default)]
 struct Waiting {
     backlog: VecDeque<Ready>,
@@ -51,18 +50,19 @@ struct Waiting {
 #[derive(Debug)]
 struct PendingSync {
     ready: Ready,
-    /// What has to end first.
+    /// The requests that have to end first.
     before: Vec<InFlight>,
 }
 
-/// What [`Process::withdraw`] has withdrawn.
+/// The requests that [`Process::withdraw`] has withdrawn.
 pub(crate) type Withdrawn = Vec<Ready>;
 
 static CANCELS: AtomicUsize = AtomicUsize::new(0);
 
 static PROCESS: PerProcess<Process> = PerProcess::new();
 
-/// The state of this process, if it has used POSIX AIO. A child does not get its parent's.
+/// The state of this process, if it has used POSIX AIO. The child of a fork does not get its
+/// parent's.
 #[inline]
 pub(crate) fn current() -> Option<&'static Process> {
     PROCESS.current()
@@ -71,7 +71,7 @@ pub(crate) fn current() -> Option<&'static Process> {
 /// The state of this process, made now if there is none.
 ///
 /// # Errors
-/// The errno of the environment's engine, if it is refused.
+/// The errno with which the environment's engine is refused.
 #[inline]
 pub(crate) fn current_or_new() -> Result<&'static Process, i32> {
     match current() {
@@ -85,7 +85,7 @@ fn make() -> Result<&'static Process, i32> {
     if !front::has_memory(BYTES) {
         return Err(libc::EAGAIN);
     }
-    // It may open files, and a thread must not be cancelled in the midst of it.
+    // It may open files, during which the thread must not be cancelled.
     let _whole = front::Uncancelable::new();
     let generation = front::enter_process();
     let builder =
@@ -105,22 +105,22 @@ fn make() -> Result<&'static Process, i32> {
 }
 
 impl Process {
-    /// What a control block at this address carries while it is in progress: its copies have
-    /// another address, and the child of a fork another number.
+    /// The mark of a control block in progress at this address. Its copies have other addresses,
+    /// and the child of a fork has another process number.
     #[inline]
     pub(crate) fn mark(&self, address: usize) -> u64 {
         mark(self.generation, address)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing in the critical sections panics.
+        // The critical sections do not panic.
         self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Submits a request, or has it wait here.
     ///
     /// # Errors
-    /// `EAGAIN`: there is no memory to have it wait.
+    /// `EAGAIN`: there is no memory for a waiting request.
     #[inline]
     pub(crate) fn start(&self, ready: Ready) -> Result<(), i32> {
         if ready.is_sync() || self.backlog.load(Ordering::Relaxed) > 0 || !self.submit(&ready) {
@@ -129,7 +129,7 @@ impl Process {
         Ok(())
     }
 
-    /// False if there is no slot.
+    /// False if there is no free slot.
     #[inline]
     fn submit(&self, ready: &Ready) -> bool {
         let fill = |place: Place<'_>| {
@@ -154,7 +154,8 @@ impl Process {
         let Waiting { backlog, syncs } = &mut *waiting;
         backlog.try_reserve(1).and_then(|()| syncs.try_reserve(1)).map_err(|_| libc::EAGAIN)?;
         if ready.is_sync() && waiting.backlog.is_empty() {
-            // Said first: whatever ends from here on looks, or is seen as ended.
+            // Counted first: a request that ends from here on either sees the count, or is seen as
+            // ended.
             self.held_back.add();
             fence(Ordering::SeqCst);
             let before = self.instance.in_flight_on(ready.fildes());
@@ -165,27 +166,29 @@ impl Process {
             self.held_back.add();
         }
         drop(waiting);
-        // What they wait for may have ended just now.
+        // The requests that it waits for may have ended just now.
         self.pass_on();
         Ok(())
     }
 
-    /// A request has ended: passes on what has waited for that.
+    /// A request has ended: passes on requests that have waited for it.
     #[inline]
     pub(crate) fn released(&self) {
-        // Pairs with the steps in `hold_back`: this sees the request, or that one the free slot.
+        // Pairs with the steps in `hold_back`: either this thread sees the waiting request, or that
+        // one sees the free slot.
         if self.held_back.waits_for_room() {
             self.pass_on();
         }
     }
 
-    /// Passes on what can go. One thread at a time; another one's call is taken note of.
+    /// Passes on waiting requests that are ready. One thread at a time does it; a call by another
+    /// one is noted.
     #[cold]
     fn pass_on(&self) {
         self.held_back.run(|| self.pass_on_now(), || self.can_pass());
     }
 
-    /// Would a fsync be ready, or a slot free for the backlog?
+    /// Is a fsync ready, or a slot free for the backlog?
     fn can_pass(&self) -> bool {
         let mut waiting = self.lock();
         let ready = waiting.syncs.iter_mut().any(|sync| is_ready(&self.instance, sync));
@@ -211,8 +214,8 @@ impl Process {
                 },
             };
             let from_backlog = at.is_none();
-            // Submitted under no lock: it may complete here and now. The thread that looks for it
-            // meanwhile finds that it is neither here nor there, and waits (`cancel`).
+            // Submitted without a lock: it may complete at once. A thread that looks for it
+            // meanwhile finds it in neither place, and waits (`cancel`).
             drop(waiting);
             if !self.submit(&next) {
                 let mut waiting = self.lock();
@@ -231,8 +234,7 @@ impl Process {
         }
     }
 
-    /// Takes the requests that `wanted` wants from those that wait here: they are the caller's to
-    /// complete.
+    /// Removes waiting requests for which `wanted` is true. The caller completes them.
     pub(crate) fn withdraw(&self, wanted: impl Fn(&Ready) -> bool) -> Withdrawn {
         let mut withdrawn = Vec::new();
         if self.held_back.ready() == 0 {
@@ -264,7 +266,7 @@ impl Process {
     /// Completes a request that this thread has withdrawn.
     ///
     /// # Safety
-    /// Withdrawn by [`Process::withdraw`], and completed once.
+    /// [`Process::withdraw`] has withdrawn it, and this is called once.
     pub(crate) unsafe fn complete_withdrawn(&self, ready: &Ready, result: i32) {
         let event =
             IoEvent { data: ready.data(), obj: ready.address(), res: i64::from(result), res2: 0 };
@@ -274,7 +276,7 @@ impl Process {
     }
 }
 
-/// What the instance hands completions to.
+/// The instance's sink for completions.
 #[derive(Debug)]
 struct Deliver;
 
@@ -293,8 +295,8 @@ impl Sink for Deliver {
     }
 }
 
-/// The process is about to leave: see [`Instance::before_leaving`]. Not in a signal handler whose
-/// thread is inside.
+/// The process is about to leave: see [`Instance::before_leaving`]. Does nothing in a signal
+/// handler whose thread is inside.
 pub(crate) extern "C" fn before_leaving() {
     if let Some(process) = current()
         && !reentry::is_inside()
@@ -307,7 +309,7 @@ fn mark(generation: u64, address: usize) -> u64 {
     generation << ADDRESS_BITS ^ address as u64
 }
 
-/// A control block in progress with this mark was submitted by this process's parent.
+/// Was a control block in progress with this mark submitted by this process's parent?
 pub(crate) fn is_inherited(owner: u64, address: usize) -> bool {
     let submitted_by = (owner ^ address as u64) >> ADDRESS_BITS;
     submitted_by != 0
@@ -315,7 +317,7 @@ pub(crate) fn is_inherited(owner: u64, address: usize) -> bool {
         && current().is_none_or(|process| process.mark(address) != owner)
 }
 
-/// pthread_cancel(3) was called: each waiter looks whether it is meant.
+/// pthread_cancel(3) was called: each waiter checks whether it is meant.
 pub(crate) fn disturb() {
     CANCELS.fetch_add(1, Ordering::SeqCst);
     if let Some(process) = current() {
@@ -323,7 +325,7 @@ pub(crate) fn disturb() {
     }
 }
 
-/// How often pthread_cancel(3) was called.
+/// The number of calls of pthread_cancel(3).
 pub(crate) fn cancels() -> usize {
     CANCELS.load(Ordering::SeqCst)
 }
@@ -336,7 +338,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: front::Ends) {
     }
 }
 
-/// All that it has to wait for has ended.
+/// Have all requests that it waits for ended?
 fn is_ready(instance: &Instance, sync: &mut PendingSync) -> bool {
     sync.before.retain(|&request| !instance.is_over(request));
     sync.before.is_empty()

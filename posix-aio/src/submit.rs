@@ -13,14 +13,14 @@ use crate::member::Member;
 use crate::request::{Operation, Ready};
 use crate::{complete, notify, reentry, state};
 
-/// [`Aiocb::owner`] of a request that a signal handler has submitted into a thread that was inside.
+/// [`Aiocb::owner`] of a request that a signal handler has submitted in a thread that was inside.
 pub(crate) const DEFERRED: u64 = 2;
 
-/// Starts a request; `nested` says that this is a signal handler in a thread that was inside. `Err`
-/// with the errno if it is not accepted.
+/// Starts a request. `nested`: this is a signal handler in a thread that was inside. `Err` has the
+/// errno if the request is not accepted.
 ///
 /// # Safety
-/// As aio_read(3): the block and its buffer are the request's until it has ended.
+/// As aio_read(3): the block and its buffer belong to the request until it has ended.
 #[inline]
 pub(crate) unsafe fn start(
     block: *mut Aiocb,
@@ -28,8 +28,8 @@ pub(crate) unsafe fn start(
     member: Member,
     nested: bool,
 ) -> Result<(), c_int> {
-    // No reference to the whole: the program may have left fields as they were, and other threads
-    // ask for the error code.
+    // No reference to the whole block: the program may have left fields uninitialized, and other
+    // threads read the error code.
     // SAFETY: a control block by the caller's contract, and nobody else's yet.
     let (value, owner, error) = unsafe { (&(*block).value, &(*block).owner, &(*block).error) };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
@@ -58,7 +58,7 @@ pub(crate) unsafe fn start(
     match unsafe { translate(block, operation, member) } {
         Ok(ready) => {
             if let Err(errno) = process.start(ready) {
-                // Accepted by nobody, so it is the program's again.
+                // The block was not accepted, so it is the program's again.
                 error.store(errno, Ordering::Release);
                 return Err(errno);
             }
@@ -72,10 +72,10 @@ pub(crate) unsafe fn start(
     Ok(())
 }
 
-/// From here to the kernel's system call nothing of the block is written.
+/// From here to the kernel's system call, no field of the block is written.
 ///
 /// # Safety
-/// A control block that is in progress.
+/// The control block is in progress.
 #[inline]
 unsafe fn translate(
     block: *const Aiocb,
@@ -87,9 +87,9 @@ unsafe fn translate(
     let transfer = || {
         // SAFETY: as above; a transfer has these fields.
         let (buf, nbytes, offset) = unsafe { ((*block).buf, (*block).nbytes, (*block).offset) };
-        // As pread(2): before anything else is looked at.
+        // As in pread(2): the first check.
         let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
-        // No buffer is that long; one that is cut short would be written to.
+        // No buffer is that long. If the length were cut, the buffer would be written to.
         let fits = isize::try_from(nbytes).is_ok();
         let buffer = std::ptr::slice_from_raw_parts_mut(buf.cast::<u8>(), nbytes);
         if fits { Ok((buffer, offset)) } else { Err(libc::EFAULT) }
@@ -114,8 +114,8 @@ unsafe fn translate(
     Ok(Ready { sqe, data: member.word(), notify })
 }
 
-/// The thread holds who knows what: it submits when it is out. POSIX does not ask for this to work
-/// (signal-safety(7)), but programs do it, and the C library's locks allow it.
+/// The thread may hold any lock: the request is submitted when it is out. POSIX does not require
+/// this to work (signal-safety(7)), but programs do it, and the C library's locks allow it.
 ///
 /// # Safety
 /// As [`start`].
@@ -138,7 +138,7 @@ unsafe fn defer(block: *mut Aiocb, member: Member) -> Result<(), c_int> {
     Err(libc::EAGAIN)
 }
 
-/// Submits what a signal handler has left.
+/// Submits a request that a signal handler has deferred.
 ///
 /// # Safety
 /// As [`start`]; the block was deferred.
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// For Miri: what an operation does not use may be anything.
+    /// For Miri: fields that an operation does not use may be uninitialized.
     #[test]
     fn fields_that_are_not_used_need_not_be_written() {
         let mut block = MaybeUninit::<Aiocb>::uninit();

@@ -1,4 +1,4 @@
-//! Waiting and looking: aio_suspend(3) and aio_error(3).
+//! Waiting and polling: aio_suspend(3) and aio_error(3).
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use crate::abi::Aiocb;
 use crate::signals;
 use crate::state::{self, Process};
 
-/// aio_error(3): a request that has not ended may do so now, if that is known not to sleep.
+/// aio_error(3). A request that has not ended is executed now, if it is known not to sleep.
 ///
 /// # Safety
 /// As aio_error(3).
@@ -34,7 +34,7 @@ impl Blocks {
         (0..self.1).map(move |at| unsafe { self.0.add(at).read_unaligned() })
     }
 
-    /// A thread that waits for one of many looks at each completion.
+    /// A thread that waits for one of many checks at each completion.
     fn concern(self) -> Concern {
         let mut blocks = self.iter().filter(|block| !block.is_null());
         let words: [u64; 8] = std::array::from_fn(|_| blocks.next().map_or(0, |at| at as u64));
@@ -48,7 +48,7 @@ impl Blocks {
         }
     }
 
-    /// One of them has ended, or none is there to wait for.
+    /// Has one of them ended, or is there none to wait for?
     fn is_over(self, process: &Process) -> bool {
         let mut any = false;
         for block in self.iter().filter(|block| !block.is_null()) {
@@ -56,7 +56,8 @@ impl Blocks {
             let (error, owner) = unsafe {
                 ((*block).error.load(Ordering::Acquire), (*block).owner.load(Ordering::Relaxed))
             };
-            // What this process has not submitted never ends: the parent of a fork may have.
+            // A request that this process has not submitted never ends here: the parent of a fork
+            // may have submitted it.
             if error != libc::EINPROGRESS || owner != process.mark(block.addr()) {
                 return true;
             }
@@ -66,26 +67,26 @@ impl Blocks {
     }
 }
 
-/// How one attempt of [`suspend`] ended.
+/// The result of one attempt of [`suspend`].
 pub(crate) enum Ended {
     Answer(Result<c_int, c_int>),
     /// pthread_cancel(3) was called, for this thread or another.
     Disturbed,
 }
 
-/// When the caller's patience ends.
+/// The deadline of the caller.
 ///
 /// # Safety
-/// Null, or a timespec.
+/// The pointer is null, or points to a timespec.
 pub(crate) unsafe fn deadline(timeout: *const libc::timespec) -> Option<Instant> {
     // SAFETY: the caller's contract.
     let timeout = *unsafe { timeout.as_ref() }?;
-    // Negative times are none, as the C library has it.
+    // Negative times count as zero, as in the C library.
     Instant::now().checked_add(front::duration(timeout).unwrap_or_default())
 }
 
-/// aio_suspend(3); `nested` as in [`crate::submit::start`]. Ends when there are more than this many
-/// `cancels`.
+/// aio_suspend(3); `nested` as in [`crate::submit::start`]. Also ends if there were more than this
+/// many `cancels`.
 ///
 /// # Safety
 /// As aio_suspend(3).
@@ -128,7 +129,7 @@ pub(crate) unsafe fn suspend(
     }
 }
 
-/// A signal handler waits in a thread that is inside, and may hold what sleeping takes.
+/// Waits in a signal handler whose thread is inside, and may hold locks that a sleep needs.
 #[cold]
 fn nap(blocks: Blocks, process: &Process, deadline: Option<Instant>) -> Result<c_int, c_int> {
     const NAP: Duration = Duration::from_millis(1);

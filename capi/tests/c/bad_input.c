@@ -1,4 +1,4 @@
-/* Whatever is passed, the answer is a negative errno. */
+/* Bad arguments get a negative errno. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@ static void ignore(const struct uringlet_cqe *cqe, void *arg)
     (void)arg;
 }
 
-/* No function takes this for a context. */
+/* No function accepts this address as a context. */
 static void refused(struct uringlet *u)
 {
     struct uringlet_stats stats = {.size = sizeof(stats)};
@@ -58,7 +58,7 @@ static void handles(void)
         number ^= number << 13;
         number ^= number >> 7;
         number ^= number << 17;
-        /* Near the real one, half of the time. */
+        /* Half of the forged addresses are near the real one. */
         forged = i % 2 ? (uintptr_t)number : at + (uintptr_t)(number % 1024 - 512) * 64;
         if (forged != at) {
             EQUAL(uringlet_submit((struct uringlet *)forged), -EINVAL);
@@ -134,7 +134,7 @@ static void options(void)
     bad.reserved = 1;
     EQUAL(create_with(bad), -EINVAL);
 
-    /* A program that knows more members, and uses none or one of them. */
+    /* A program with a larger structure, which uses none or one of the new members. */
     memset(&future, 0, sizeof(future));
     future.known.size = sizeof(future);
     EQUAL(uringlet_create(&u, &future.known), 0);
@@ -142,7 +142,7 @@ static void options(void)
     future.later[63] = 1;
     EQUAL(uringlet_create(&u, &future.known), -E2BIG);
 
-    /* What begins in memory and ends outside. */
+    /* Structures that begin in accessible memory and end outside. */
     EQUAL(mprotect(page + 4096, 4096, PROT_NONE), 0);
     memset(&future, 0, sizeof(future));
     future.known.size = sizeof(future);
@@ -169,8 +169,9 @@ static void requests(void)
     EQUAL(result(u), -EBADF);
     uringlet_prep_read(entry(u), fd, NULL, 4, 0);
     EQUAL(result(u), -EFAULT);
-    /* Larger than the address space: it is the file that ends it, or the first byte that cannot be
-     * written. The kernel looks 2 GiB ahead, and above the stack no address is a program's. */
+    /* Longer than the address space: the transfer ends with the file, or at the first byte that
+     * cannot be written. The kernel checks 2 GiB ahead, and a program has no addresses above the
+     * stack. */
     uringlet_prep_read(entry(u), fd, low, SIZE_MAX, 7);
     EQUAL(result(u), 0);
     uringlet_prep_read(entry(u), fd, (void *)8, SIZE_MAX, 0);
@@ -186,7 +187,7 @@ static void requests(void)
     uringlet_prep_nop(sqe);
     sqe->flags = 1;
     EQUAL(result(u), -EINVAL);
-    /* An entry that was handed out and left as it is does nothing. */
+    /* An unchanged entry does nothing. */
     entry(u);
     EQUAL(result(u), 0);
 

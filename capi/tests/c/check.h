@@ -1,4 +1,4 @@
-/* What the test programs share. */
+/* The common part of the test programs. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -33,7 +33,7 @@
 /* The exit status for "cannot be tested here". */
 #define SKIPPED 77
 
-/* On the engine under test. */
+/* A context on the engine under test. */
 static inline struct uringlet *context(unsigned entries)
 {
     struct uringlet_options options = {.size = sizeof(options), .entries = entries};
@@ -58,7 +58,7 @@ static inline struct uringlet_sqe *entry(struct uringlet *u)
     return sqe;
 }
 
-/* The only completion that there is, or is to come. */
+/* The result of the only completion, now or later. */
 static inline int result(struct uringlet *u)
 {
     struct uringlet_cqe cqe;

@@ -29,7 +29,8 @@ int main(void)
             uringlet_sqe_set_data64(sqe, at);
         }
         EQUAL(uringlet_submit(u), 8);
-        /* In small steps, and larger ones: whatever is left keeps it readable. */
+        /* In small steps, and larger ones: the descriptor is readable while completions are
+         * left. */
         for (int reaped = 0; reaped < 8;) {
             int ret;
 
@@ -40,7 +41,8 @@ int main(void)
         }
         EQUAL(uringlet_peek(u, cqes, 8), 0);
     }
-    /* The last counts may come after their completions. Once they are there, it is at rest. */
+    /* The last counts may come after their completions. Then the descriptor is not readable any
+     * more. */
     EQUAL(uringlet_destroy(u, -1), 0);
 
     u = context(8);
@@ -59,7 +61,7 @@ int main(void)
     EQUAL(uringlet_destroy(u, -1), 0);
     EQUAL(fcntl(fd, F_GETFD), -1);
 
-    /* Too late: the request would not be counted. */
+    /* Too late: the eventfd would not count the request. */
     uringlet_prep_read(entry(late), pipes[0], &byte, 1, URINGLET_FILE_POSITION);
     EQUAL(uringlet_submit(late), 1);
     EQUAL(uringlet_event_fd(late), -EBUSY);

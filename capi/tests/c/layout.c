@@ -1,4 +1,4 @@
-/* Prints where everything is, for a comparison with the library's own structures. */
+/* Prints sizes and offsets, for a comparison with the library's own structures. */
 #include <stddef.h>
 #include <stdio.h>
 

@@ -3,8 +3,8 @@
 
 #include "check.h"
 
-/* Threads of the engine come and go with descriptors of their own, fewer than these. One for each
- * context, or for each tenth, would be more. */
+/* Threads of the engine come and go with at most this many descriptors of their own. A
+ * descriptor for each context, or for each tenth, would be more. */
 #define OF_THREADS 10
 
 static int descriptors(void)
@@ -44,7 +44,7 @@ static void use_one(int file, int pipe, int with_event_fd)
     for (unsigned at = 0; at < 8; at++)
         uringlet_prep_read(entry(u), file, bufs[at], 8, at);
     CHECK(uringlet_wait(u, 8, -1) == 8);
-    /* Some are left in flight, some unreaped, some not submitted. */
+    /* Some requests are left in flight, some unreaped, some not submitted. */
     uringlet_prep_read(entry(u), pipe, bufs[0], 1, URINGLET_FILE_POSITION);
     EQUAL(uringlet_submit(u), 1);
     uringlet_prep_nop(entry(u));
@@ -54,7 +54,7 @@ static void use_one(int file, int pipe, int with_event_fd)
 int main(void)
 {
     const char *engine = getenv("URINGLET_TEST_ENGINE");
-    /* The kernel takes milliseconds to destroy one of its own. */
+    /* The kernel takes milliseconds to destroy a context of its own. */
     int is_kernels = engine && strchr(engine, '_');
     int first = is_kernels ? 20 : 200, rounds = is_kernels ? 100 : 5000;
     int together = is_kernels ? 20 : 2000;
@@ -64,7 +64,7 @@ int main(void)
     EQUAL(pipe(pipes), 0);
     for (int at = 0; at < first; at++)
         use_one(file, pipes[0], at % 2);
-    /* A thread of the engine may come in one pass, with descriptors and a stack. What leaks does so
+    /* A thread of the engine may start in one pass, with descriptors and a stack. A leak shows
      * in every pass: a KiB for each context would be more. */
     for (int pass = 0; pass < 5; pass++) {
         before = descriptors();
@@ -77,7 +77,7 @@ int main(void)
     }
     CHECK(descriptors() < before + OF_THREADS);
     CHECK(grown < 4096);
-    /* Many at a time. */
+    /* Many contexts at a time. */
     {
         static struct uringlet *many[2000];
 

@@ -1,4 +1,4 @@
-/* Every operation does what its system call does, and gives its result. */
+/* Every operation does what its system call does, and returns its result. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ int main(void)
 
     uringlet_prep_nop(entry(u));
     EQUAL(result(u), 0);
-    /* The path is the program's again after the submit. */
+    /* After the submit, the program may change the path. */
     strcpy(path, "file");
     uringlet_prep_openat(entry(u), dir, path, O_RDWR | O_CREAT | O_EXCL, 0600);
     EQUAL(uringlet_submit(u), 1);

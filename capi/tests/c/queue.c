@@ -17,7 +17,7 @@ static void room(void)
         CHECK(!uringlet_get_sqe(u));
         EQUAL(uringlet_submit(u), 4);
         EQUAL(uringlet_submit(u), 0);
-        /* Entries there are, and no room until something is reaped. */
+        /* There are entries, but no room until something is reaped. */
         uringlet_sqe_set_data64(entry(u), 5);
         EQUAL(uringlet_submit(u), -EAGAIN);
         EQUAL(uringlet_wait(u, 4, -1), 4);
@@ -44,21 +44,22 @@ static void destruction(void)
     EQUAL(pipe(pipes), 0);
     uringlet_prep_read(entry(u), pipes[0], &byte, 1, URINGLET_FILE_POSITION);
     EQUAL(uringlet_submit(u), 1);
-    /* It is not over, so the context stays, and can be used. */
+    /* The request has not ended, so the context stays, and can be used. */
     EQUAL(uringlet_destroy(u, 0), -ETIME);
     EQUAL(uringlet_destroy(u, 1000000), -ETIME);
     EQUAL(write(pipes[1], "x", 1), 1);
     EQUAL(result(u), 1);
     EQUAL(byte, 'x');
-    /* Without a limit, it is cancelled. */
+    /* With a negative timeout, the request is cancelled. */
     uringlet_prep_read(entry(u), pipes[0], &byte, 1, URINGLET_FILE_POSITION);
     EQUAL(uringlet_submit(u), 1);
     EQUAL(uringlet_destroy(u, -1), 0);
-    /* Nobody reads from the pipe any more. */
+    /* No request reads from the pipe any more. */
     EQUAL(write(pipes[1], "y", 1), 1);
     EQUAL(read(pipes[0], &byte, 1), 1);
     EQUAL(byte, 'y');
-    /* What is over in time is no obstacle, reaped or not; what is not submitted is dropped. */
+    /* Requests that end in time do not matter, reaped or not. Entries that are not submitted are
+     * dropped. */
     u = context(4);
     uringlet_prep_nop(entry(u));
     EQUAL(uringlet_submit(u), 1);
@@ -93,7 +94,7 @@ static void read_many(void)
         EQUAL(ranges[at].res, at % 100 == 99 ? -EBADF : 16);
         EQUAL(ranges[at].res < 0 || !memcmp(bufs[at], content + ranges[at].off, 16), 1);
     }
-    /* Other requests are not mixed with them. */
+    /* The context must have no other requests. */
     EQUAL(pipe(pipes), 0);
     uringlet_prep_read(entry(u), pipes[0], &byte, 1, URINGLET_FILE_POSITION);
     EQUAL(uringlet_read_many(u, ranges, RANGES), -EBUSY);
@@ -137,7 +138,7 @@ static void statistics(void)
     EQUAL(stats.bytes_read, 4);
     EQUAL(stats.bytes_written, 3);
     EQUAL(stats.by_program + stats.by_threads + stats.by_kernel, 3);
-    /* An older program gets less, a newer one is told how much. */
+    /* An older program gets fewer members; a newer one learns their number. */
     memset(&stats, 0xff, sizeof(stats));
     stats.size = 16;
     EQUAL(uringlet_get_stats(u, &stats), 0);
@@ -171,7 +172,7 @@ static void again(struct uringlet_handler *handler, int32_t res)
         uringlet_prep_nop(sqe);
         uringlet_sqe_set_data(sqe, handler);
     } else {
-        /* Not while the others are to run: they find it gone. */
+        /* Not destroyed while the other handlers have to run: they would find no context. */
         EQUAL(uringlet_destroy(request->u, -1), 0);
     }
 }
@@ -184,7 +185,7 @@ static void handlers(void)
 
     uringlet_prep_nop(sqe);
     uringlet_sqe_set_data(sqe, &request.handler);
-    /* One without a handler. */
+    /* A request without a handler. */
     uringlet_prep_nop(entry(request.u));
     EQUAL(uringlet_run(request.u, 2, -1), 2);
     while (request.left > 0)
@@ -227,7 +228,7 @@ static void engines(void)
         int ret = uringlet_create(&u, &options);
 
         if (ret < 0) {
-            /* A sandbox may refuse the kernel's. */
+            /* A sandbox may refuse the kernel's engines. */
             CHECK(strstr(names[at], "_") && *uringlet_explain(NULL));
             continue;
         }

@@ -1,4 +1,5 @@
-/* A context that another thread uses is busy; it can be cancelled from anywhere, and passed on. */
+/* A context that another thread uses is busy. Any thread can cancel its requests, and the owner
+ * may pass it on. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <sched.h>
@@ -16,7 +17,7 @@ static void *wait_for_one(void *u)
 {
     int ret;
 
-    /* The other thread may just be looking whether this one is inside. */
+    /* The other thread may be checking whether this one is inside. */
     do {
         ret = uringlet_wait(u, 1, -1);
     } while (ret == -EBUSY);
@@ -24,7 +25,7 @@ static void *wait_for_one(void *u)
     return (void *)(intptr_t)ret;
 }
 
-/* Until the other thread is inside. */
+/* Waits until the other thread is inside. */
 static void until_busy(struct uringlet *u)
 {
     int ret;
@@ -52,7 +53,7 @@ static volatile sig_atomic_t answers[3];
 static void on_signal(int number)
 {
     (void)number;
-    /* It may have come before the call, or after it. */
+    /* The signal may have come before the call, or after it. */
     if (uringlet_submit(interrupted) != -EBUSY)
         return;
     answers[0] = -EBUSY;
@@ -86,7 +87,7 @@ static void *visits_all(void *u)
     return NULL;
 }
 
-/* What the library calls may end its thread. */
+/* A function that the library calls may end its thread. */
 static void callbacks_end_threads(void)
 {
     struct uringlet_handler handler = {ends_thread};
@@ -135,10 +136,10 @@ int main(void)
     EQUAL(write(pipes[1], "x", 1), 1);
     EQUAL(pthread_join(threads[0], &ret), 0);
     EQUAL((intptr_t)ret, 1);
-    /* Passed on. */
+    /* The context was passed on. */
     EQUAL(result(u), 1);
 
-    /* A signal handler in the midst of a wait is another thread, as it were. */
+    /* A signal handler that interrupts a wait counts as another thread. */
     memset(&action, 0, sizeof(action));
     action.sa_handler = on_signal;
     EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
@@ -148,7 +149,7 @@ int main(void)
     atomic_store(&over, 0);
     EQUAL(pthread_create(&threads[0], NULL, wait_for_one, u), 0);
     until_busy(u);
-    /* One that comes before the thread sleeps does not wake it. */
+    /* A signal before the sleep does not end it. */
     while (!atomic_load(&over)) {
         EQUAL(pthread_kill(threads[0], SIGUSR1), 0);
         sched_yield();
@@ -161,7 +162,7 @@ int main(void)
     EQUAL(write(pipes[1], "x", 1), 1);
     EQUAL(result(u), 1);
 
-    /* Destroyed while others look at it. */
+    /* Destroyed while other threads use it. */
     for (int at = 0; at < 3; at++)
         EQUAL(pthread_create(&threads[at], NULL, hammer, u), 0);
     EQUAL(uringlet_destroy(u, -1), 0);

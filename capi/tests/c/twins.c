@@ -1,4 +1,4 @@
-/* Each inline function of the header makes the same entry as the one that the library exports. */
+/* Each inline function of the header makes the same entry as the exported one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <poll.h>
@@ -19,7 +19,7 @@ static void *exported(const char *name)
     return at;
 }
 
-/* ISO C has no cast from data to functions: through memory. */
+/* ISO C has no cast from data to functions: the pointer goes through memory. */
 #define TWIN(name, type, ...)                                                                     \
     do {                                                                                          \
         struct uringlet_sqe ours_, theirs_;                                                       \

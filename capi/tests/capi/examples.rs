@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::support::{crate_folder, finished, program, scratch};
 
-/// A file of bytes that can be told apart.
+/// A file of distinguishable bytes.
 fn file(name: &str, len: usize) -> (PathBuf, Vec<u8>) {
     let content: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251 + at / 65_537) as u8).collect();
     let path = scratch().join(format!("capi-{name}-{len}"));
@@ -65,7 +65,7 @@ fn randread_reads_all_on_each_engine() {
             let ran = program("examples/randread.c").args(arguments).output();
             let ran = ran.expect("timeout(1)");
             if engine == "null" {
-                // It reads nothing: the example has to notice.
+                // The engine reads nothing: the example has to notice.
                 assert_eq!(ran.status.code(), Some(1), "at depth {depth}");
                 continue;
             }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::support::{STRICT, crate_folder, finished, has, scratch, skipped};
 
-/// Uses an inline function, so that they are compiled, too, and the options' initialiser.
+/// The program uses an inline function, so that they are compiled, and the options' initializer.
 const SOURCE: &str = "#include \"uringlet.h\"\n\
     void use(struct uringlet_sqe *sqe, struct uringlet_stats *stats);\n\
     void use(struct uringlet_sqe *sqe, struct uringlet_stats *stats)\n\

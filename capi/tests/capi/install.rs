@@ -1,4 +1,4 @@
-//! `install.sh` and pkg-config: what a packager and a user of the package do.
+//! `install.sh` and pkg-config, as a packager and a user of the package call them.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn install(arguments: &[&OsStr]) -> std::process::Output {
     command.arg("--from").arg(built).args(arguments).output().expect("bash")
 }
 
-/// What pkg-config says for a package that is staged in a folder.
+/// The output of pkg-config for a package that is staged in a folder.
 fn pkg_config(stage: &Path, arguments: &[&str]) -> Vec<String> {
     let ran = Command::new("pkg-config")
         .args(arguments)
@@ -41,7 +41,7 @@ fn an_example_builds_against_a_staged_package() {
 
     let source = crate_folder().join("examples/cat.c");
     let library = stage.join("usr/lib/x");
-    // Shared, and static: of all libraries only this one.
+    // Shared; and static with this library only.
     let shared = pkg_config(&stage, &["--cflags", "--libs"]);
     let mut fixed = pkg_config(&stage, &["--static", "--cflags", "--libs"]);
     let at = fixed.iter().position(|argument| argument == "-luringlet").expect("a library");

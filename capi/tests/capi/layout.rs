@@ -7,7 +7,7 @@ use uringlet_capi::{Handler, Options, Range, Stats, VERSION};
 
 use crate::support::{finished, program};
 
-/// The size of the field that a function gives.
+/// The size of the field that a function returns.
 fn size_of_field<S, F>(_: fn(&S) -> &F) -> usize {
     size_of::<F>()
 }

@@ -25,7 +25,7 @@ fn pages_are_well_formed() {
         } else {
             skipped("pages_are_well_formed with groff", "it is not installed: run ci/setup.sh");
         }
-        // It has no --version.
+        // mandoc has no --version.
         match Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(&page).output() {
             Ok(ran) => {
                 let text = String::from_utf8_lossy(&ran.stdout);
@@ -54,7 +54,7 @@ fn every_function_has_a_page() {
     assert!(stale.iter().all(|name| *name == "uringlet_prep.3"), "pages for nothing: {stale:?}");
 }
 
-/// What a page shows as a declaration is the header's.
+/// The declarations in a page are the header's.
 #[test]
 fn synopses_are_the_headers() {
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
@@ -65,7 +65,7 @@ fn synopses_are_the_headers() {
         let text = std::fs::read_to_string(&page).expect("text");
         let synopsis = text.split(".SH SYNOPSIS").nth(1).expect("a synopsis");
         let synopsis = synopsis.split("\n.SH ").next().expect("split gives one");
-        // A line may go on.
+        // A line may be continued.
         let synopsis = synopsis.replace("\\\n", "");
         let lines = synopsis.lines().filter_map(|line| line.strip_prefix(".BI "));
         for line in lines {
@@ -77,7 +77,7 @@ fn synopses_are_the_headers() {
     assert_eq!(seen, 17 + 23, "functions and entries");
 }
 
-/// The programs in uringlet(7) and docs/c.md read this very file.
+/// The programs in uringlet(7) and docs/c.md read this file.
 #[test]
 fn programs_in_the_documents_run() {
     let page = std::fs::read_to_string(crate_folder().join("man/uringlet.7")).expect("text");

@@ -1,4 +1,4 @@
-//! Programs that check themselves.
+//! Test programs, which report their own errors.
 
 use crate::support::{bounded, compile, crate_folder, finished, program, skipped, tree};
 

@@ -1,4 +1,4 @@
-//! What these tests share: an installed tree, compilers, programs.
+//! The common part of these tests: an installed tree, compilers, programs.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// A program that takes longer hangs.
 const SECONDS_MAX: &str = "300";
 
-/// What a compiler is told beside the standard.
+/// The compiler's options beside the standard.
 pub const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
 /// This crate's folder.
@@ -17,12 +17,12 @@ pub fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where tests put what they make.
+/// The folder for files of tests.
 pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Past the capturing of a passed test's output: skipped must not look like passed.
+/// Prints past the test harness's capture: a skipped test must not look like a passed one.
 pub fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
@@ -32,7 +32,7 @@ pub fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// What a program prints; it has to end well.
+/// The output of a program, which has to succeed.
 #[track_caller]
 pub fn output<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> String {
     let ran = Command::new(program).args(arguments).output();
@@ -58,7 +58,7 @@ pub fn built() -> PathBuf {
     newest.expect("the library is built: cargo build -p uringlet-capi")
 }
 
-/// What `install.sh` makes.
+/// The result of `install.sh`.
 #[derive(Debug)]
 pub struct Tree {
     folder: PathBuf,
@@ -92,7 +92,7 @@ pub fn c_compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".to_owned())
 }
 
-/// Compiles a C program against the installed tree, and gives its path.
+/// Compiles a C program against the installed tree, and returns its path.
 #[track_caller]
 pub fn compile(source: &Path) -> PathBuf {
     let tree = tree();
@@ -113,7 +113,7 @@ pub fn compile(source: &Path) -> PathBuf {
     program
 }
 
-/// A command that ends a program that hangs.
+/// A command that kills a program that hangs.
 pub fn bounded(program: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", SECONDS_MAX]).arg(program);

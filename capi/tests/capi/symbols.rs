@@ -1,4 +1,4 @@
-//! What the libraries export is what the header declares, and the version script lists.
+//! The libraries export exactly what the header declares and the version script lists.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(crate_folder().join(name)).expect("it is there")
 }
 
-/// The functions of the header, inline or not; but for its two helpers.
+/// The functions of the header, inline or not, except its two helpers.
 fn declared() -> BTreeSet<String> {
     let header = read("include/uringlet.h");
     let begins = |line: &&str| {
@@ -71,12 +71,12 @@ fn the_static_library_has_the_same_names() {
 fn the_soname_has_the_version_of_the_interface() {
     let text = output("readelf", &["-d", "--wide", &tree().shared_library()]);
     assert!(text.contains("soname: [liburinglet.so.0]"), "{text}");
-    // Threads run its code: dlclose(3) must leave it where it is.
+    // Threads run its code: dlclose(3) must not unmap it.
     assert!(text.lines().any(|line| line.contains("FLAGS_1") && line.contains("NODELETE")));
     assert!(!text.contains("RPATH") && !text.contains("RUNPATH"), "{text}");
 }
 
-/// Nothing is left to the program that loads it, but the C library and the compiler's.
+/// The library needs no other libraries than the C library and the compiler's.
 #[test]
 fn the_shared_library_needs_the_c_library_only() {
     let text = output("readelf", &["-d", "--wide", &tree().shared_library()]);

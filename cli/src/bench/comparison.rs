@@ -1,10 +1,10 @@
-//! uringlet beside the native engines, in rounds that all of them have had.
+//! uringlet beside the native engines, in the rounds that all of them have.
 
 use serde::Serialize;
 use uringlet_lab::bench::median;
 use uringlet_lab::verdict::{Class, Interval, Sense, class};
 
-/// What one engine did, in the order of the rounds.
+/// The figures of one engine, in the order of the rounds.
 pub struct Side<E> {
     pub engine: E,
     /// Requests per second.
@@ -13,7 +13,7 @@ pub struct Side<E> {
     pub cpu_us: Vec<f64>,
 }
 
-/// The round with the median rate; of an even number the slower one in the middle.
+/// The round with the median rate; with an even number, the slower one of the middle two.
 pub fn middle<T>(rounds: &[T], rate: impl Fn(&T) -> f64) -> Option<&T> {
     let mut order: Vec<&T> = rounds.iter().collect();
     order.sort_by(|left, right| rate(left).total_cmp(&rate(right)));
@@ -26,9 +26,9 @@ pub struct Comparison<E> {
     /// uringlet's side.
     pub engine: E,
     pub best_native: E,
-    /// Rounds that both have had.
+    /// The number of common rounds.
     pub rounds: usize,
-    /// Requests per second; 95 % interval. Without one, there were too few rounds.
+    /// Requests per second, with a 95 % interval. There is no interval after too few rounds.
     #[serde(flatten)]
     pub rate: Ratio,
     /// CPU time per request.
@@ -51,7 +51,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// `medians` is what stands in for an estimate without an interval.
+    /// `medians` is used instead of an estimate if there is no interval.
     fn new(interval: Option<Interval>, medians: f64, sense: Sense) -> Self {
         let class = class(interval.as_ref(), sense);
         Self {
@@ -66,7 +66,7 @@ impl Ratio {
 }
 
 impl<E> Comparison<E> {
-    /// If there are natives, and figures on both sides.
+    /// A comparison, if there are native engines, and figures on both sides.
     pub fn of(ours: Side<E>, natives: impl Iterator<Item = Side<E>>) -> Option<Self> {
         let mut natives: Vec<Side<E>> =
             natives.filter(|side| side.iops.len() == ours.iops.len()).collect();
@@ -93,18 +93,18 @@ impl<E> Comparison<E> {
         })
     }
 
-    /// The same with other words for the engines.
+    /// The same with other names for the engines.
     pub fn named<N>(self, name: impl Fn(E) -> N) -> Comparison<N> {
         let Self { engine, best_native, rounds, rate, cpu } = self;
         Comparison { engine: name(engine), best_native: name(best_native), rounds, rate, cpu }
     }
 
-    /// More rounds would not tell more.
+    /// Would more rounds add nothing?
     pub fn is_known(&self) -> bool {
         self.rate.interval.is_some_and(|found| found.is_known())
     }
 
-    /// More rounds would not change the class.
+    /// Would more rounds leave the class as it is?
     pub fn is_settled(&self) -> bool {
         self.rate.interval.is_some_and(|found| found.is_settled())
     }

@@ -1,4 +1,4 @@
-//! What came out, in two sentences and a table of verdicts: for somebody who reads nothing else.
+//! The conclusion in two sentences and a table of verdicts: for readers who read nothing else.
 
 use super::comparison::{Comparison, Ratio};
 use crate::classes::{Count, interval_text, tone};
@@ -7,58 +7,58 @@ use serde::Serialize;
 use serde_json::Value;
 use uringlet_lab::verdict::Class;
 
-/// More of the CPUs than this in others' hands, and small differences cannot be told.
+/// If others use more of the CPUs than this, small differences cannot be detected.
 const BUSY: f64 = 0.10;
 
 /// uringlet beside the best native engine, under one load.
 #[derive(Serialize)]
 pub struct Line {
-    /// Which load it is, for programs.
+    /// The load, for programs.
     #[serde(flatten)]
     pub keys: Value,
-    /// The leading columns of the table; those with the first one in common are a group of bars.
+    /// The leading columns of the table. Lines with the same first column are a group of bars.
     #[serde(skip)]
     pub columns: [String; 2],
-    /// What its bar is called in the group.
+    /// The label of its bar in the group.
     #[serde(skip)]
     pub bar: String,
-    /// In a sentence: `cached read 4k, depth 32`.
+    /// The name in a sentence: `cached read 4k, depth 32`.
     #[serde(skip)]
     pub name: String,
     /// None if one side has no figures.
     pub comparison: Option<Comparison<String>>,
 }
 
-/// What a reader should know to judge the verdicts.
+/// What a reader needs to judge the verdicts.
 pub struct Circumstances {
-    /// Who is compared.
+    /// The engine that is compared.
     pub subject: String,
-    /// What others had of the CPUs, 0 to 1.
+    /// The share of the CPUs that others used, 0 to 1.
     pub outside: f64,
     /// Native interfaces that are refused here.
     pub refused: Vec<String>,
     /// Rounds that were run again.
     pub disturbed: usize,
-    /// How more rounds are asked for.
+    /// The option that asks for more rounds.
     pub more: &'static str,
     pub words: Words,
 }
 
-/// What the table and the bars are called.
+/// The headings of the table and the bars.
 pub struct Words {
     /// Heads of the leading columns.
     pub heads: [&'static str; 2],
     /// Title of the bars.
     pub title: String,
-    /// The engine that the bars are of.
+    /// The engine of the bars.
     pub key: String,
-    /// What the groups of bars are.
+    /// What a group of bars is.
     pub category: &'static str,
-    /// What each bar is of.
+    /// What each bar is.
     pub each: &'static str,
 }
 
-/// `faster in 3 (most: NAME, 1.40×), level in 2`.
+/// A text such as `faster in 3 (most: NAME, 1.40×), level in 2`.
 fn text<'a>(of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
     let mut parts = Vec::new();
     for class in [Class::Better, Class::Level, Class::Worse, Class::Unknown] {
@@ -84,7 +84,7 @@ pub fn section(lines: &[Line], around: &Circumstances) -> Section {
     let mut table = Table::new("", heads, 2..3);
     let mut previous = None;
     for Line { columns: [first, second], comparison, .. } in lines {
-        // What the line above says already.
+        // Repeats nothing of the line above.
         let again = previous.replace(first) == Some(first);
         let mut row: Vec<Cell> =
             vec![if again { "" } else { first }.into(), second.as_str().into()];
@@ -142,7 +142,7 @@ fn cells(found: &Ratio) -> [Cell; 3] {
     [ratio, interval_text(found.interval).into(), Cell { text: found.word.into(), tone }]
 }
 
-/// What is faster, slower, unknown; what to do next.
+/// What is faster, slower, unknown; and the next step.
 pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
     let found = || lines.iter().filter_map(|line| Some((&*line.name, line.comparison.as_ref()?)));
     let count = Count::of(found().map(|(_, found)| found.rate.class));

@@ -1,9 +1,9 @@
-//! Results in the shape of fio's JSON, so that what reads fio's reads ours.
+//! Results in the shape of fio's JSON, for programs that read fio's.
 //!
-//! The keys and units are fio's. One entry of `jobs` is one engine under one workload at one depth:
-//! counts, rates and CPU shares are those of the median round, latencies those of the run that is
-//! made for them. What fio samples twice a second (`bw_min`, `iops_mean` and so on) is taken over
-//! the rounds. What fio's shape has no place for is under `uringlet`.
+//! The keys and units are fio's. One entry of `jobs` is one engine under one workload at one depth.
+//! Counts, rates and CPU shares are those of the median round; latencies are those of the run that
+//! is made for them. Values that fio samples twice a second (`bw_min`, `iops_mean` and so on) are
+//! taken over the rounds. Anything without a place in fio's shape is under `uringlet`.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 use uringlet_lab::bench::{BOUNDS_NS, Figure, Manner, Order, PERCENTILES, Spread};
 
-/// What stands at the top, beside the command's own keys; with this second as its time.
+/// The top level, beside the command's own keys; the time is this second.
 pub fn top(jobs: Vec<Value>) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({
@@ -46,14 +46,14 @@ impl Cell {
         found
     }
 
-    /// What it has done; `does` is false of the side that it has nothing of.
+    /// One direction's results; `does` is false if the job has none of it.
     fn fio_side(&self, does: bool) -> Value {
         let none = nanoseconds(Spread::default(), 0);
         let mut side = json!({ "slat_ns": none, "clat_ns": none, "lat_ns": none });
         if let Some(found) = self.latency.as_ref().filter(|_| does) {
             let of = |values| nanoseconds(values, found.samples);
             if let Some(submit) = found.submit {
-                // Each request has waited for its submit call as long as that took.
+                // Each request has waited for the whole of its submit call.
                 side["slat_ns"] = of(submit.calls.spread());
             }
             side["clat_ns"] = of(found.complete.spread());
@@ -100,7 +100,7 @@ impl Cell {
 }
 
 impl Matrix {
-    /// One for each cell that has figures.
+    /// One entry for each cell with figures.
     pub fn entries(&self) -> Vec<Value> {
         let measured = |cell: &&Cell| cell.not_measured.is_none() && !cell.figures.is_empty();
         self.cells().filter(measured).map(|cell| self.entry(cell)).collect()
@@ -163,7 +163,7 @@ impl Matrix {
     }
 }
 
-/// What was given in microseconds.
+/// Converts microseconds.
 fn nanoseconds(us: Spread, samples: u64) -> Value {
     let [min, max, mean, deviation] = [us.min, us.max, us.mean, us.stdev].map(|us| us * 1e3);
     json!({ "min": whole(min), "max": whole(max), "mean": mean, "stddev": deviation, "N": samples })

@@ -1,4 +1,4 @@
-//! Every cell of the table: what can be measured, in which order, and what came out.
+//! All cells of the table: what can be measured, in which order, and the results.
 
 use super::comparison::{Comparison, Side};
 use crate::machine::Storage;
@@ -14,23 +14,22 @@ use uringlet_lab::bench::{
 };
 use uringlet_lab::verdict::{self, LEAST_ROUNDS};
 
-/// Rounds of a line before the next one has its turn: the fewest that two engines can be compared
-/// by.
+/// Rounds of a line before the next line's turn: the fewest with which two engines can be compared.
 const ROUNDS_PER_TURN: usize = 6;
 
-/// Bytes in flight.
+/// The maximum number of bytes in flight.
 pub const MOST_BUFFERS: u64 = 1 << 30;
 
-/// What the user chose, with the defaults filled in.
+/// The user's settings, with the defaults filled in.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
     /// Seconds per cell and round.
     pub seconds: f64,
-    /// This many rounds, whatever comes out; none: until ratios are known, or the budget is used.
+    /// A fixed number of rounds. None: until ratios are known, or the budget is used.
     pub rounds: Option<u32>,
-    /// Seconds for everything.
+    /// The total time in seconds.
     pub budget: f64,
-    /// Of the order in the rounds.
+    /// The seed of the order in the rounds.
     pub seed: u64,
     /// One block size for all workloads.
     pub block: Option<u64>,
@@ -38,7 +37,7 @@ pub struct Settings {
     pub file_size: u64,
     /// Requests in flight.
     pub depths: Vec<usize>,
-    /// How they are handed over, if the user chose that.
+    /// How requests are handed over, if the user chose that.
     pub submit: Vec<Manner>,
     /// Engines, in the order of the table.
     pub engines: Vec<Engine>,
@@ -57,8 +56,8 @@ impl Settings {
         format!("{} {}", workload.label(), size::short(self.block(workload)))
     }
 
-    /// How requests of a workload are handed over. One at a time, all in a call are one in a call.
-    /// Event loops are for direct requests: what the cache serves has nothing to wait for.
+    /// How requests of a workload are handed over. With one at a time, all in a call are the same
+    /// as one in a call. Event loops are for direct requests: cached ones have nothing to wait for.
     fn manners(&self, workload: Workload, depth: usize) -> Vec<Manner> {
         let direct = matches!(workload, Workload::DirectRead | Workload::DirectWrite);
         let mut manners = match (&self.submit[..], direct) {
@@ -72,7 +71,7 @@ impl Settings {
         manners
     }
 
-    /// Its requests.
+    /// The requests of a workload.
     pub fn load(&self, workload: Workload) -> Load {
         workload.load(self.file_size, self.block(workload))
     }
@@ -87,23 +86,24 @@ pub struct Cell {
     pub block: u64,
     /// Requests in flight.
     pub depth: usize,
-    /// How they are handed over.
+    /// How the requests are handed over.
     pub submit: Manner,
-    /// Who executes them.
+    /// The engine that executes the requests.
     pub engine: Engine,
-    /// One for each round.
+    /// One figure for each round.
     pub figures: Vec<Figure>,
-    /// From a run of its own, before the rounds: reading the clock costs what is measured here.
+    /// From a separate run before the rounds, because reading the clock costs as much as what is
+    /// measured.
     pub latency: Option<LatencyFigure>,
     /// Why there are no (more) figures.
     pub not_measured: Option<String>,
-    /// A native engine that is faster: this one is no candidate for the best, and has no more
-    /// rounds.
+    /// The native engine that is faster than this one. This one is then no candidate for the best,
+    /// and gets no more rounds.
     pub beaten_by: Option<Engine>,
 }
 
 impl Cell {
-    /// It has the next round, too.
+    /// Does the cell have the next round, too?
     fn is_in_rounds(&self) -> bool {
         self.not_measured.is_none() && self.beaten_by.is_none()
     }
@@ -118,7 +118,7 @@ impl Cell {
         median(self.side()?.cpu_us)
     }
 
-    /// For a comparison; none if any round failed.
+    /// The figures for a comparison; none if any round failed.
     fn side(&self) -> Option<Side<Engine>> {
         let round = |figure: &Figure| (figure.iops, figure.cpu_us_per_request);
         let (iops, cpu_us) = self.figures.iter().map(round).unzip();
@@ -131,7 +131,7 @@ impl Cell {
         if self.engine.is_synchronous() { 1 } else { self.depth }
     }
 
-    /// What uringlet had chosen at the end of the last round.
+    /// What uringlet executed with at the end of the last round.
     pub fn executed_by(&self) -> Option<&str> {
         self.figures.last()?.executed_by.as_deref()
     }
@@ -153,21 +153,21 @@ pub struct Matrix {
     pub lines: Vec<Line>,
 }
 
-/// One workload at one depth: its cells are run in rounds, each of which has all of them.
+/// One workload at one depth: its cells are run in rounds, each with all of them.
 pub struct Line {
     pub workload: Workload,
     pub depth: usize,
     pub submit: Manner,
     /// In the order of the engines.
     pub cells: Vec<Cell>,
-    /// What others did in each round.
+    /// The CPU use of others in each round.
     pub outside: Vec<Option<Outside>>,
-    /// Rounds that were taken out, since others had more of the CPUs than usual.
+    /// Rounds that were removed, because others had more of the CPUs than usual.
     pub disturbed: usize,
 }
 
 impl Matrix {
-    /// Every combination, those that cannot work already marked with the reason.
+    /// All combinations; impossible ones are marked with the reason.
     pub fn new(settings: Settings, scratch: &Scratch, storage: &Storage) -> Self {
         let deepest = settings.depths.iter().copied().max().unwrap_or(1);
         let refused: Vec<_> =
@@ -216,7 +216,8 @@ impl Matrix {
         self.lines.iter().flat_map(|line| &line.cells)
     }
 
-    /// uringlet's side of the comparison: `auto`, or else the first of its engines that was chosen.
+    /// uringlet's engine for the comparison: `auto`, or else the first of its engines that was
+    /// chosen.
     pub fn subject(&self) -> Option<Engine> {
         let engines = &self.settings.engines;
         let auto = engines.iter().find(|&&engine| engine == Engine::OursAuto);
@@ -231,20 +232,20 @@ impl Matrix {
         Comparison::of(ours.side()?, natives.filter_map(Cell::side))
     }
 
-    /// How long it takes at most.
+    /// The maximum duration.
     pub fn takes(&self) -> Duration {
         match self.settings.rounds {
             None => Duration::from_secs_f64(self.settings.budget),
             Some(rounds) => {
                 let cells = self.cells().filter(|cell| cell.not_measured.is_none()).count();
                 let runs = cells as f64 * (f64::from(rounds) + 1.0);
-                // Preparing and ending a run takes some time, too.
+                // Preparing and ending a run takes time, too.
                 Duration::from_secs_f64(runs * (self.settings.seconds + 0.05))
             }
         }
     }
 
-    /// Enough rounds of a line are known, by a rule for those that nobody has counted beforehand.
+    /// Does a line have enough rounds? `enough` decides if their number is not fixed.
     fn is_done(&self, line: &Line, enough: fn(&Comparison<Engine>) -> bool) -> bool {
         let rounds = line.outside.len();
         match self.settings.rounds {
@@ -256,7 +257,8 @@ impl Matrix {
         }
     }
 
-    /// Lines that need more rounds: first those whose class is open, then those whose ratio is.
+    /// Lines that need more rounds: first those with an open class, then those with an unknown
+    /// ratio.
     fn open(&self) -> Vec<usize> {
         let open = |enough| -> Vec<usize> {
             (0..self.lines.len()).filter(|&at| !self.is_done(&self.lines[at], enough)).collect()
@@ -265,8 +267,8 @@ impl Matrix {
         if unsettled.is_empty() { open(Comparison::is_known) } else { unsettled }
     }
 
-    /// Runs rounds of all lines in turn, and goes on with those of which the ratio is not known.
-    /// `progress` hears of every run before it, and of every line after its turn.
+    /// Runs rounds of all lines in turn, and continues with lines whose ratio is unknown.
+    /// `progress` is called before every run, and after every turn of a line.
     pub fn measure(
         &mut self,
         scratch: &Scratch,
@@ -314,15 +316,15 @@ impl Matrix {
         }
     }
 
-    /// What others had of the CPU time in the middle round, 0 to 1.
+    /// The share of the CPU time that others used in the median round, 0 to 1.
     pub fn usual_outside(&self) -> f64 {
         outside::usual(self.lines.iter().flat_map(|line| line.outside.iter().flatten()))
     }
 }
 
 impl Line {
-    /// Of the table: how many requests are in flight, and, if that is not clear, how they come to
-    /// be.
+    /// The depth in the table: the number of requests in flight and, if that is ambiguous, how they
+    /// are handed over.
     pub fn depth_text(&self) -> String {
         depth_text(self.depth, self.submit)
     }
@@ -334,7 +336,7 @@ impl Line {
         format!("{depth} in flight{submit}")
     }
 
-    /// Is it a point in a curve of such requests? The one for a single request is, in each.
+    /// Is this a point in a curve of such requests? A single request is a point in each curve.
     pub fn shows(&self, submit: Manner) -> bool {
         let alone = self.depth == 1 && self.submit == Manner::OneInACall;
         self.submit == submit || alone && submit == Manner::AllInACall
@@ -344,7 +346,7 @@ impl Line {
         self.cells.iter().find(|cell| cell.engine == engine)
     }
 
-    /// Each engine once, in an order of chance; a timed round is for latencies.
+    /// Runs each engine once, in a random order; a timed round is for latencies.
     fn round(
         &mut self,
         settings: &Settings,
@@ -376,7 +378,7 @@ impl Line {
                 timed,
             };
             let result = trial.run(scratch, stop);
-            // A round without some of its engines is none.
+            // A round without some of its engines does not count.
             if stop.load(Ordering::Relaxed) {
                 return;
             }
@@ -396,7 +398,7 @@ impl Line {
         }
     }
 
-    /// Not if most would go.
+    /// Nothing is removed if most rounds would go.
     fn take_out_disturbed(&mut self) {
         let disturbed = outside::disturbed(&self.outside);
         let count = disturbed.iter().filter(|disturbed| **disturbed).count();
@@ -414,8 +416,8 @@ impl Line {
         }
     }
 
-    /// Natives that another one beats beyond the margin have no more rounds: they would take the
-    /// time from those that uringlet may have to be compared with.
+    /// Native engines that another one beats beyond the margin get no more rounds, so that the best
+    /// candidates get the time.
     fn leave_out_beaten(&mut self) {
         let natives =
             self.cells.iter().filter(|cell| cell.engine.is_native() && cell.is_in_rounds());
@@ -430,11 +432,11 @@ impl Line {
     }
 }
 
-/// What is going on.
+/// The progress of a measurement.
 pub enum Progress<'a> {
-    /// It is run next.
+    /// The cell is run next.
     Run(&'a Cell),
-    /// It has had its turn.
+    /// The line has had its turn.
     Turn(&'a Matrix, &'a Line),
 }
 

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uringlet_lab::bench::{Engine, Manner, Workload, seconds};
 
-/// More in flight than this says nothing about anybody's program.
+/// More requests in flight than this do not occur in any program.
 const DEEPEST: usize = 4096;
 const LARGEST_BLOCK: u64 = 16 << 20;
 
@@ -137,7 +137,7 @@ impl Arguments {
         }
     }
 
-    /// What the parsers of single values cannot see.
+    /// Contradictions that the parsers of single values cannot see.
     fn contradiction(&self) -> Option<String> {
         let deepest = self.depth.iter().copied().max().unwrap_or(1) as u64;
         let bs = self.bs?;
@@ -162,7 +162,7 @@ impl Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The scratch file cannot be made or filled, or the JSON file not be written.
+/// The scratch file cannot be made or filled, or the JSON file cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.jobs.is_empty() {
         return fio::run(arguments);
@@ -198,7 +198,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     matrix.results(&scratch.description, METHOD).end(session, header, &machine, &storage)
 }
 
-/// What was given, or else the default, each item once.
+/// The given items, or else the defaults, each item once.
 fn without_repeats<T: PartialEq + Copy>(given: &[T], default: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
     for &item in if given.is_empty() { default } else { given } {

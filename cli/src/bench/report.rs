@@ -1,4 +1,4 @@
-//! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
+//! The output: tables, what could not be measured, a summary, and the same as JSON.
 
 use super::conclusion::{self, Circumstances, Line, Words};
 use super::fio_json;
@@ -15,7 +15,7 @@ use clap::ValueEnum as _;
 use serde_json::{Value, json};
 use uringlet_lab::bench::{Engine, LatencyFigure, Manner, PERCENTILES, Workload, plots};
 
-/// What is known before the first measurement.
+/// The facts that are known before the first measurement.
 pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &Matrix) -> Header {
     let Settings { rounds, seconds, .. } = matrix.settings;
     let rounds = rounds.map_or_else(|| "until known".into(), |rounds| rounds.to_string());
@@ -32,7 +32,7 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
 }
 
 impl Matrix {
-    /// Everything that came out of the file.
+    /// All results of the file.
     pub fn results(&self, file: &str, method: &'static str) -> Results {
         let lines: Vec<Line> = self.lines.iter().map(|line| self.one_line(line)).collect();
         let around = self.around();
@@ -41,7 +41,7 @@ impl Matrix {
         let mut own = fio_json::top(self.entries());
         own["file"] = file.into();
         own["summary"] = json!({
-            // uringlet's side.
+            // uringlet's side of the comparison.
             "engine": self.subject(),
             "rates": Count::of(found().map(|found| found.rate.class)),
             "cpu": Count::of(found().map(|found| found.cpu.class)),
@@ -134,7 +134,7 @@ impl Matrix {
         self.settings.workloads.iter().copied().filter(has)
     }
 
-    /// Bars of two depths, lines of more.
+    /// Bars for two depths, lines for more.
     fn rate_plots(&self) -> Vec<Figure> {
         let lines = |(workload, submit): (Workload, Manner)| {
             let series = self.settings.engines.iter().map(|&engine| {
@@ -202,7 +202,7 @@ impl Matrix {
         figures
     }
 
-    /// What `auto` has chosen, and in how many cells.
+    /// The choices of `auto`, each with its number of cells.
     fn choices(&self) -> Vec<(&str, usize)> {
         let mut list: Vec<(&str, usize)> = Vec::new();
         for cell in self.cells().filter(|cell| cell.engine == Engine::OursAuto) {
@@ -215,7 +215,7 @@ impl Matrix {
         list
     }
 
-    /// Says that native engines have left the rounds.
+    /// Says which native engines have left the rounds.
     fn beaten(&self) -> Option<String> {
         let cells = self.cells().filter(|cell| cell.beaten_by.is_some()).count();
         (cells > 0).then(|| {
@@ -248,7 +248,7 @@ impl Matrix {
         table
     }
 
-    /// A line in words.
+    /// One line of the table in words.
     fn one_line(&self, line: &matrix::Line) -> Line {
         let matrix::Line { workload, depth, submit, disturbed, .. } = line;
         let text = line.depth_text();
@@ -288,7 +288,7 @@ impl Matrix {
         }
     }
 
-    /// Reasons in the order of the table, each with everything that it is the reason for.
+    /// Reasons in the order of the table, each with what was not measured.
     fn not_measured(&self) -> Vec<NotMeasured> {
         NotMeasured::by_reason(self.cells().map(|cell| {
             let same = |other: &Cell| other.not_measured == cell.not_measured;
@@ -308,7 +308,7 @@ impl Matrix {
 }
 
 impl Cell {
-    /// For programs.
+    /// The figures for programs, with medians.
     fn with_medians(&self) -> Value {
         let iops = || self.figures.iter().map(|figure| figure.iops);
         let mut value = json!(self);
@@ -320,7 +320,7 @@ impl Cell {
     }
 }
 
-/// A line that has had its turn, while the others wait for theirs.
+/// The result of a line after its turn, while other lines wait for theirs.
 pub fn so_far(matrix: &Matrix, line: &matrix::Line) -> Option<String> {
     let found = matrix.comparison(line)?;
     let title = matrix.settings.title(line.workload);

@@ -1,4 +1,4 @@
-//! How both kinds of bench end: with a document for people, JSON, and an exit status.
+//! The end of both kinds of bench: a document for people, JSON, and an exit status.
 
 use super::conclusion::{self, Circumstances, Line};
 use crate::machine::{Machine, Storage};
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-/// What came out.
+/// The results of a bench.
 pub struct Results {
-    /// What the JSON of this kind has beside the common keys.
+    /// Keys in the JSON of this kind, beside the common ones.
     pub own: Value,
     pub settings: Value,
     pub cells: Value,
@@ -19,21 +19,21 @@ pub struct Results {
     pub not_measured: Vec<NotMeasured>,
     pub around: Circumstances,
     pub sentences: Vec<String>,
-    /// How it was measured.
+    /// The method of measuring.
     pub method: &'static str,
     pub sections: Vec<Section>,
     pub records: Vec<Record>,
     /// There is a figure.
     pub is_measured: bool,
-    /// Without a figure: each cell was refused.
+    /// There is no figure, because each cell was refused.
     pub is_refused: bool,
 }
 
 impl Results {
-    /// Says and writes everything.
+    /// Prints and writes all results.
     ///
     /// # Errors
-    /// An output cannot be written to.
+    /// An output cannot be written.
     pub fn end(
         self,
         session: Session<'_>,

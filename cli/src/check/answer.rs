@@ -1,4 +1,5 @@
-//! Has a drop-in read from a file, for this command itself, and looks whether it has counted that.
+//! Has a drop-in read from a file, for this command itself, and checks that it has counted the
+//! read.
 #![allow(unsafe_code)]
 
 use crate::run::library::DropIn;
@@ -17,18 +18,18 @@ use uringlet::probe::Probe;
 use uringlet::stats::Region;
 use uringlet_lab::bench::{Engine, Job, Workload};
 
-/// Known to everybody, and a program.
+/// A file that exists everywhere, and is a program.
 const READ: &str = "/proc/self/exe";
-/// Bytes that are read of it.
+/// Bytes that are read from it.
 const BLOCK: u64 = 4096;
 
-/// What became of the question.
+/// The result of asking a drop-in.
 pub enum Answer {
     /// This command cannot ask the drop-in.
     NotAsked,
-    /// And what else it has said.
+    /// The drop-in has answered, with this remark.
     Given(String),
-    /// None, for this reason.
+    /// The drop-in has not answered, for this reason.
     Missing(String),
 }
 
@@ -47,7 +48,7 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     {
         command.env_remove(format!("URINGLET_{variable}"));
     }
-    // Whatever the kernel allows: it is this library that has to answer.
+    // Whatever the kernel allows: this library has to answer.
     command.env("URINGLET_IO_URING", "always").env("URINGLET_STATS", region.path());
     sandbox.lock_in(&mut command)?;
     let output = command.output().context("cannot start this command once more")?;
@@ -61,7 +62,7 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     })
 }
 
-/// Asks a drop-in by one read, and takes any answer.
+/// Asks a drop-in by one read; any answer is accepted.
 pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
     let file = File::open(READ).context(READ)?;
     let engine = match drop_in {
@@ -74,14 +75,14 @@ pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
         }
     };
     let load = Workload::CachedRead.load(BLOCK, BLOCK);
-    // Without any time, it is over after the first read.
+    // With a time of zero, it ends after the first read.
     let time = (Duration::ZERO, false);
     let mut job = Job::new(file.as_raw_fd(), &load, 1, (0, 0), time, &STOP);
     engine.run(None, &mut job).map_err(Error::msg)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whose rings a program gets under `uringlet run`.
+/// Says whether a program's rings are the kernel's or the drop-in's under `uringlet run`.
 pub fn rings(probe: &Probe) -> String {
     let io_uring = probe.engines.iter().find(|engine| engine.kind == EngineKind::IoUring);
     match io_uring.and_then(|engine| engine.refusal.as_ref()) {
@@ -91,7 +92,7 @@ pub fn rings(probe: &Probe) -> String {
     }
 }
 
-/// The function of this name that the process has, the thread that has it.
+/// The function of this name in this process; the calling thread runs it.
 fn function(name: &CStr) -> Result<*mut libc::c_void> {
     // SAFETY: a name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -99,7 +100,7 @@ fn function(name: &CStr) -> Result<*mut libc::c_void> {
     Ok(found)
 }
 
-/// Reads a block through liburing's functions, which a preloaded library brings.
+/// Reads a block through liburing's functions, from a preloaded library.
 fn ask_liburing(file: &File) -> Result<()> {
     /// More than `struct io_uring` takes.
     type Ring = [u64; 64];

@@ -1,16 +1,17 @@
-//! Asks a program's dynamic loader what it would load and bind. The program is not run (ld.so(8)).
+//! Asks a program's dynamic loader what it would load and bind. The program does not run
+//! (ld.so(8)).
 
 use anyhow::{Context as _, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// In the name of each function of the three interfaces. A drop-in exports others too, which
-/// programs bind in any case: close, for one.
+/// A part of the name of each function of the three interfaces. A drop-in also exports functions
+/// that any program binds, such as close.
 const INTERFACE: &str = "io_";
 
-/// Has the loader of a program say what it would do with this library preloaded: the interface's
-/// functions that the program and its libraries would call there, or why it would not load it.
+/// Asks the loader what it would do with this library preloaded. Returns the interface's functions
+/// that the program and its libraries would call there, or why the loader would not load it.
 pub fn trace(program: &Path, library: &Path) -> Result<Result<Vec<String>, String>> {
     let output = Command::new(program)
         .env("LD_PRELOAD", library)

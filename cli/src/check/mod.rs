@@ -48,7 +48,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// There is no such program or process, or it may not be looked at.
+/// The program or process does not exist, or must not be inspected.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(drop_in) = arguments.answer {
         return answer::ask(drop_in);
@@ -81,7 +81,7 @@ fn check(
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a program gets a drop-in that answers, and that in words.
+/// Does a program get a drop-in that answers? With the answer in words.
 fn look(program: &Path, drop_in: DropIn, sandbox: &Sandbox) -> Result<(bool, String)> {
     let found =
         match program::check(program).map_err(Error::msg).and_then(|()| library::find(drop_in)) {

@@ -1,4 +1,4 @@
-//! Which drop-ins a process has mapped, and what its contexts have done.
+//! The drop-ins that a process has mapped, and the counters of its contexts.
 
 use crate::run::library::DropIn;
 use crate::session;
@@ -18,7 +18,7 @@ use uringlet::front::note;
 #[derive(Debug, PartialEq, Eq)]
 struct Mapped {
     path: String,
-    /// Of uringlet, if the file can be read.
+    /// uringlet's version, if the file can be read.
     version: Option<String>,
 }
 
@@ -31,10 +31,10 @@ impl Mapped {
     }
 }
 
-/// What proc(5) adds to the path of a file that has no name any more.
+/// The suffix that proc(5) adds to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// What `uringlet run` has started, if that is the process: it waits for the program.
+/// The program that `uringlet run` has started, if the process is such a command.
 fn started_by(pid: u32) -> Option<u32> {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let mut words = command.split(|&byte| byte == 0);
@@ -43,7 +43,7 @@ fn started_by(pid: u32) -> Option<u32> {
     children.trim().parse().ok().filter(|_| is_uringlet)
 }
 
-/// Looks at a process, or at the program that it runs, and says what it has.
+/// Checks a process, or the program that it runs, and reports its drop-ins.
 pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
     let pid = started_by(pid).unwrap_or(pid);
     let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
@@ -72,7 +72,7 @@ pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the contexts of the process have done, if it counts.
+/// The counters of the process's contexts, if it counts.
 fn answering(pid: u32) -> Result<String> {
     let found = Finder::new(true).look().context("/proc")?;
     let regions = found.iter().filter(|found| found.holders.contains(&pid));
@@ -97,7 +97,7 @@ fn answering(pid: u32) -> Result<String> {
     })
 }
 
-/// The drop-ins in what proc(5) says of a process's memory. `proc` is its folder there.
+/// The drop-ins in the memory map of a process (proc(5)). `proc` is the process's folder there.
 fn mapped(maps: &str, proc: &str) -> Vec<Mapped> {
     let program = std::fs::read_link(format!("{proc}/exe")).unwrap_or_default();
     let mut found: Vec<Mapped> = Vec::new();
@@ -116,7 +116,7 @@ fn mapped(maps: &str, proc: &str) -> Vec<Mapped> {
             .find_map(|path| File::open(path).ok())
             .map(version_of);
         let mapped = Mapped { path: rest.to_owned(), version: version.clone().flatten() };
-        // One that cannot be read any more is known by its name, which no original has.
+        // A file that can no longer be read is recognized by its name, which no original has.
         let named = || DropIn::ALL.into_iter().any(|one| mapped.is(one));
         let ours = version.map_or_else(named, |version| version.is_some());
         if ours && !found.iter().any(|known| known.path == rest) {
@@ -129,7 +129,7 @@ fn mapped(maps: &str, proc: &str) -> Vec<Mapped> {
 /// The version in the note of a drop-in; none in other files.
 fn version_of(file: File) -> Option<String> {
     let mut bytes = Vec::new();
-    // The headers and notes lie at the beginning.
+    // The headers and notes are at the beginning.
     file.take(1 << 20).read_to_end(&mut bytes).ok()?;
     let header = elf::FileHeader64::<object::Endianness>::parse(&*bytes).ok()?;
     let endian = header.endian().ok()?;

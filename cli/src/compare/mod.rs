@@ -51,14 +51,14 @@ struct Change {
     metric: Metric,
     a: Measured,
     b: Measured,
-    /// B divided by A; none of nothing.
+    /// B divided by A; none if A is zero.
     ratio: Option<f64>,
-    /// 95 % interval of it; none with too few rounds.
+    /// The 95 % interval of the ratio; none with too few rounds.
     interval: Option<Interval>,
     verdict: Class,
 }
 
-/// Everything that came out.
+/// All results of the comparison.
 #[derive(Serialize)]
 struct Report {
     kind: String,
@@ -182,7 +182,7 @@ fn capital(text: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// Cells that have figures in one and not in the other.
+/// Cells with figures in one run only.
 fn only_in(one: &Run, other: &Run) -> Vec<String> {
     let has = |run: &Run, name: &str| {
         run.cells.iter().any(|cell| cell.name == name && !cell.measured.is_empty())
@@ -191,8 +191,7 @@ fn only_in(one: &Run, other: &Run) -> Vec<String> {
     names.filter(|name| has(one, name) && !has(other, name)).cloned().collect()
 }
 
-/// What was not the same beside uringlet itself; of the machine not what changes from minute to
-/// minute.
+/// Differences beside uringlet itself. Values of the machine that always vary are left out.
 fn differences(a: &Value, b: &Value) -> Vec<String> {
     let mut notices = Vec::new();
     for part in ["machine", "storage", "settings"] {

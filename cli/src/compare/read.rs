@@ -1,4 +1,4 @@
-//! Results of a run, out of its JSON: cells by what they are, and what was measured in each.
+//! Reads the results of a run from its JSON: cells by their identity, each with its figures.
 
 use crate::session::printable;
 use crate::size;
@@ -9,7 +9,7 @@ use strum::VariantArray as _;
 use uringlet_lab::bench::{PERCENTILES, median};
 use uringlet_lab::verdict::Sense;
 
-/// Something that is measured.
+/// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -36,7 +36,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Which way is better.
+    /// Is more better, or less?
     pub fn sense(self) -> Sense {
         match self {
             Self::RequestsPerSecond | Self::MbPerSecond => Sense::More,
@@ -45,7 +45,7 @@ impl Metric {
         }
     }
 
-    /// Of one round.
+    /// The value of one round.
     fn of(self, round: &Value) -> Option<f64> {
         let latency = &round["latency"];
         let found = match self {
@@ -97,7 +97,7 @@ impl Measured {
 /// One cell.
 #[derive(Debug)]
 pub struct Cell {
-    /// `cold-read, 4k, depth 32, psync`: what it is matched by.
+    /// The identity of the cell: `cold-read, 4k, depth 32, psync`.
     pub name: String,
     pub measured: Vec<(Metric, Measured)>,
 }
@@ -111,17 +111,17 @@ pub struct Run {
     pub cells: Vec<Cell>,
 }
 
-/// Arrays of rounds in a cell.
+/// Keys of arrays of rounds in a cell.
 const ROUNDS: [&str; 5] = ["figures", "rates", "timed", "runs", "ns"];
 
-/// Arrays of cells in the results of an experiment, and what to call a cell of each; of bench,
+/// Keys of arrays of cells in an experiment's results, with a name for their cells. In bench,
 /// `jobs` is fio's.
 const CELLS: [(&str, &str); 4] =
     [("cells", ""), ("lookups", "lookup"), ("paths", "path"), ("jobs", "job")];
 
 impl Run {
     /// # Errors
-    /// It cannot be read, is no JSON, or that of something else; in words.
+    /// A text: the file cannot be read, is no JSON, or is JSON of something else.
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let text = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
@@ -160,7 +160,8 @@ impl Run {
     }
 }
 
-/// Has no text and no name in it that would steer a terminal: a file may be somebody else's.
+/// Removes everything from texts and names that would control a terminal: the file may be from
+/// anybody.
 fn make_printable(value: &mut Value) {
     match value {
         Value::String(text) => *text = printable(text),
@@ -174,7 +175,7 @@ fn make_printable(value: &mut Value) {
     }
 }
 
-/// Everything that says what a cell is, and nothing that was measured.
+/// The identity of a cell: all that was not measured.
 fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
     // Where fixed places do not depend on the machine they are named in `what`.
     let is_identity = |name: &str| {
@@ -187,7 +188,7 @@ fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
     };
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!what.is_empty()).then(|| what.to_owned()));
-    // From the load to who executes it: rows that follow each other differ in that.
+    // From the load to the engine: adjacent rows differ in the engine.
     let rank = |name: &str| match name {
         "workload" | "job" | "phase" => 0,
         "rw" | "cache" => 1,
@@ -226,14 +227,14 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// What a cell has; nothing if it failed.
+/// The figures of a cell; empty if it failed.
 fn measured(cell: &Value) -> Vec<(Metric, Measured)> {
     if cell["not_measured"].is_string() {
         return Vec::new();
     }
     let rounds = ROUNDS.iter().filter_map(|name| cell[*name].as_array());
-    // A run that is timed is not one for the rate; of the arrays that have a metric, the first is
-    // meant for it.
+    // A timed run is not used for the rate. Of the arrays with a metric, the first one is meant for
+    // it.
     let rounds: Vec<&Vec<Value>> = rounds.collect();
     let of = |metric: Metric| {
         let in_rounds = rounds.iter().find_map(|rounds| {

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use uringlet::EngineKind;
 use uringlet::probe::Probe;
 
-/// Looked at when no folder is named; those behind the first only if they can be written to.
+/// The folders if none is named. Those after the first are used only if they are writable.
 const DEFAULTS: [&str; 3] = [".", "/tmp", "/dev/shm"];
 
 const HELP: &str = include_str!("../../help/doctor.txt");
@@ -50,13 +50,13 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-/// Exit status where what was required is not there.
+/// Exit status if a required engine is not available.
 const MISSING: u8 = 3;
 
 /// Runs the command.
 ///
 /// # Errors
-/// The sandbox cannot be entered, or nobody takes the report.
+/// The sandbox cannot be entered, or the report cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(name) = arguments.program.first() {
         let mut found = program::look(name)?;
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for name in &arguments.require {
         let engine = probe.engines.iter().find(|engine| engine.kind.name() == name);
-        // What stands in no list is never refused.
+        // An engine that is in no list is never refused.
         if let Some(refusal) = engine.and_then(|engine| engine.refusal.as_ref()) {
             session::tell(format_args!("uringlet doctor: --require {name}: {refusal}"));
             status = ExitCode::from(MISSING);
@@ -92,12 +92,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn look(probe: &Probe, path: &Path) -> Result<FileSystem> {
     let folder = probe.folder(path).with_context(|| path.display().to_string())?;
-    // A folder may be writable and not readable: then its type stays unknown.
+    // A folder may be writable and not readable: then its type is unknown.
     let storage = File::open(path).and_then(|file| Storage::behind(&file)).unwrap_or_default();
     Ok(FileSystem { folder, storage })
 }
 
-/// One folder of each file system. What cannot be looked at is left out.
+/// One folder of each file system, without those that cannot be inspected.
 fn at_hand(probe: &Probe) -> Vec<FileSystem> {
     let mut seen = Vec::new();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! `uringlet doctor -- PROGRAM`: whether a program can be served by the drop-ins, and through what.
+//! `uringlet doctor -- PROGRAM`: can the drop-ins serve a program, and through which interface?
 
 use crate::check::answer::rings;
 use crate::report::wrapped;
@@ -13,38 +13,38 @@ use std::path::{Path, PathBuf};
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::probe::Probe;
 
-/// What system calls look like here.
+/// The machine code that is searched for system calls.
 const HOST: object::Architecture = if cfg!(target_arch = "aarch64") {
     object::Architecture::Aarch64
 } else {
     object::Architecture::X86_64
 };
-/// A larger file is not looked into.
+/// Larger files are not read.
 const LARGEST: u64 = 1 << 30;
 
-/// What was found in a program and the libraries that it names.
+/// The findings about a program and the libraries that it names.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub file: PathBuf,
-    /// Why nothing can be preloaded; none if it can.
+    /// The reason why nothing can be preloaded; none if it can.
     pub refused: Option<String>,
-    /// Functions of libaio, of POSIX AIO, and of liburing that it imports.
+    /// Functions of libaio, of POSIX AIO, and of liburing that the program imports.
     pub libaio: Vec<String>,
     pub posix_aio: Vec<String>,
     pub io_uring: Vec<String>,
-    /// It makes io_uring's calls by instructions of its own.
+    /// The program makes io_uring's calls by its own instructions.
     pub own_io_uring_calls: bool,
-    /// It imports syscall(2), by which it may make the calls of Linux AIO and of io_uring.
+    /// The program imports syscall(2), by which it may make the calls of Linux AIO and of io_uring.
     pub calls_by_number: bool,
-    /// Built by Go's compiler, whose programs make system calls themselves.
+    /// Built by Go's compiler, whose programs make system calls by themselves.
     pub go: bool,
     /// Places in its code with a system call instruction.
     pub raw_calls: usize,
-    /// Libraries that it names.
+    /// Libraries that the program names.
     pub needs: Vec<String>,
-    /// Of a script: what was looked at is its interpreter.
+    /// The program is a script: its interpreter was inspected.
     pub interpreter: bool,
-    /// Whose rings it gets under `uringlet run`, if it may ask for some.
+    /// The rings that the program gets under `uringlet run`, if it may ask for some.
     pub rings: Option<String>,
 }
 
@@ -68,10 +68,10 @@ const POSIX_AIO: [&str; 8] = [
     "aio_cancel",
 ];
 
-/// Looks at a program as `uringlet run` would start it.
+/// Inspects a program as `uringlet run` would start it.
 ///
 /// # Errors
-/// There is no such program.
+/// The program does not exist.
 pub fn look(name: &OsStr) -> Result<Found> {
     let path = std::env::var_os("PATH");
     let file = program::resolve(name, path.as_deref()).map_err(session::refusal)?;
@@ -138,7 +138,7 @@ impl Found {
         }
     }
 
-    /// Says whose rings it gets where the kernel answers as `probe` has it.
+    /// Says which rings the program gets, if the kernel answers as in `probe`.
     pub fn say_whose_rings(&mut self, probe: &Probe) {
         let asks = !self.io_uring.is_empty() || self.own_io_uring_calls;
         if self.refused.is_none() && (asks || self.calls_by_number || self.names("liburing.so")) {
@@ -150,12 +150,12 @@ impl Found {
         self.needs.iter().any(|name| name.starts_with(library))
     }
 
-    /// It can be served, as far as can be told before it runs.
+    /// Can it be served, as far as that is known before it runs?
     pub fn is_reached(&self) -> bool {
         self.refused.is_none() && !self.go && (!self.ways().is_empty() || self.calls_by_number)
     }
 
-    /// The interfaces through which it certainly can be.
+    /// The interfaces through which it certainly can be served.
     fn ways(&self) -> Vec<&'static str> {
         let all = [
             ("libaio", !self.libaio.is_empty() || self.names("libaio.so")),
@@ -166,7 +166,7 @@ impl Found {
         all.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect()
     }
 
-    /// For people.
+    /// The report for people.
     pub fn text(&self) -> String {
         let mut text = format!("Program {}\n", self.file.display());
         let mut line = |name: &str, value: &str| {
@@ -204,7 +204,7 @@ impl Found {
         text
     }
 
-    /// In a sentence.
+    /// The verdict in a sentence.
     pub fn verdict(&self) -> String {
         let name = self.file.display();
         let run = format!("`uringlet run --stats -- {name}` shows what goes through");

@@ -1,4 +1,4 @@
-//! What the user gets: text, and the same as JSON with names that stay.
+//! The output: text, and the same as JSON with stable names.
 
 use super::words;
 use crate::machine::{self, Storage};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use uringlet::probe::{self, Answer, Asynchrony, ExpectedLanes, Probe, Refusal};
 
-/// Everything that was found out.
+/// All findings.
 pub struct Report<'a> {
     pub probe: &'a Probe,
     pub sandbox: &'a Sandbox,
@@ -22,7 +22,7 @@ pub struct FileSystem {
 }
 
 impl Report<'_> {
-    /// The whole report, for programs; null is what is not known.
+    /// The whole report, for programs; unknown values are null.
     pub fn json(&self) -> Value {
         let facts = &self.probe.facts;
         let (forbidden, forbid_errno) = self.sandbox.description().unzip();
@@ -142,7 +142,7 @@ impl FileSystem {
                 "single_ns": timing.map(|timing| timing.single_ns),
             },
             "served": self.served(),
-            // Where that engine would send requests at first.
+            // The lanes to which that engine would send requests at first.
             "auto": {
                 "cached_read": cached.to_string(),
                 "cached_write": cached.to_string(),
@@ -183,7 +183,7 @@ impl FileSystem {
     }
 }
 
-/// With the reason for a refusal; all null if there was none.
+/// Adds the reason for a refusal; all null if there was none.
 fn with_reason(mut found: Value, refusal: Option<&Refusal>) -> Value {
     found["call"] = refusal.map(|refusal| refusal.call).into();
     found["errno"] = refusal.map(|refusal| refusal.errno).into();
@@ -193,7 +193,7 @@ fn with_reason(mut found: Value, refusal: Option<&Refusal>) -> Value {
     found
 }
 
-/// Whether something works, in a file system.
+/// The answer of a file system.
 fn answer(answer: &Answer) -> Value {
     let mut found = with_reason(json!({ "works": answer.works() }), answer.refusal());
     if let Answer::Untried(_) = answer {

@@ -1,5 +1,5 @@
-//! What the findings mean for somebody who has a program to run: what serves each kind of request
-//! here, what that costs beside the best machine, and what would help.
+//! What the findings mean for a user with a program to run. What serves each kind of request here?
+//! What does that cost beside the best machine? What would help?
 
 use super::report::{FileSystem, Report};
 use crate::report::wrapped;
@@ -11,12 +11,12 @@ use uringlet::probe::{Cause, ExpectedLane as Lane, Probe};
 /// One kind of request on one file system.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Served {
-    /// `cached reads and writes`.
+    /// The kind of request: `cached reads and writes`.
     pub what: &'static str,
     pub by: String,
-    /// Beside the best machine.
+    /// The cost beside the best machine.
     pub costs: &'static str,
-    /// Nothing better is known.
+    /// Is this the best known?
     pub is_best: bool,
 }
 
@@ -27,7 +27,7 @@ impl Served {
 }
 
 impl FileSystem {
-    /// What serves what.
+    /// What serves each kind of request.
     pub fn served(&self) -> Vec<Served> {
         let lanes = &self.folder.lanes;
         let one_by_one = (
@@ -82,8 +82,7 @@ impl FileSystem {
     }
 }
 
-/// What would help where an interface or threads are refused: lines for those who run containers
-/// and machines.
+/// Advice for refused interfaces or threads: lines for people who run containers and machines.
 pub fn remedies(probe: &Probe) -> Vec<String> {
     let mut lines = Vec::new();
     for engine in &probe.engines {
@@ -125,7 +124,7 @@ pub fn remedies(probe: &Probe) -> Vec<String> {
 }
 
 impl Report<'_> {
-    /// The end of the report, for those who read only that.
+    /// The end of the report, for readers who read nothing else.
     pub fn plain_words(&self) -> String {
         let mut text = String::from("\nIn plain words\n");
         let mut add = |line: &str| {

@@ -5,7 +5,7 @@ use super::{CRATES, crate_sources, files, first_name, functions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The code of a source. Tests stand last.
+/// The code of a source, without the tests at its end.
 fn code(text: &str) -> String {
     let is_test =
         |line: &str| ["#[cfg(test)]", "#[cfg(all(test"].iter().any(|start| line.starts_with(start));
@@ -14,7 +14,7 @@ fn code(text: &str) -> String {
     lines.fold(String::new(), |code, line| code + line + "\n")
 }
 
-/// Adds the paths that a text begins with to `found`, as in `a::{b, c::d}`. Gives what is behind.
+/// Adds the paths at the start of a text to `found`, as in `a::{b, c::d}`. Returns the rest.
 fn add_paths<'a>(text: &'a str, before: &[&'a str], found: &mut Vec<Vec<&'a str>>) -> &'a str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {
@@ -22,7 +22,7 @@ fn add_paths<'a>(text: &'a str, before: &[&'a str], found: &mut Vec<Vec<&'a str>
             if rest.is_empty() || rest.starts_with('}') {
                 return rest.get(1..).unwrap_or("");
             }
-            // Behind a path may stand a name for it.
+            // A path may be followed by a name for it.
             rest = add_paths(rest, before, found).trim_start_matches(|c| ![',', '}'].contains(&c));
         }
     }
@@ -38,7 +38,7 @@ fn add_paths<'a>(text: &'a str, before: &[&'a str], found: &mut Vec<Vec<&'a str>
     }
 }
 
-/// The paths from `crate`, `super` or `self` on that a source names.
+/// The paths that a source names, starting with `crate`, `super` or `self`.
 fn named_paths(code: &str) -> Vec<Vec<&str>> {
     let mut found = Vec::new();
     for start in ["crate::", "super::", "self::"] {
@@ -52,7 +52,7 @@ fn named_paths(code: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// The module of a file in `src`, as its path from the crate on.
+/// The module of a file in `src`, as its path in the crate.
 fn module(file: &Path) -> Vec<&str> {
     let mut path: Vec<&str> = file.iter().map(|part| part.to_str().unwrap()).collect();
     let last = path.pop().unwrap().trim_end_matches(".rs");
@@ -60,8 +60,8 @@ fn module(file: &Path) -> Vec<&str> {
     path
 }
 
-/// The modules of a crate, and which modules each of them names. A module that names its own
-/// children passes them on: that does not count.
+/// The modules of a crate, each with the modules that it names. A module that re-exports its own
+/// children is no import.
 fn imports(sources: &BTreeMap<&Path, String>) -> BTreeMap<String, BTreeSet<String>> {
     let modules: BTreeSet<Vec<&str>> = sources.keys().map(|file| module(file)).collect();
     let mut graph = BTreeMap::new();
@@ -97,7 +97,7 @@ fn crate_code<'a>(
     crate_sources(sources, folder).into_iter().map(|(file, text)| (file, code(text))).collect()
 }
 
-/// The nodes that a node leads to, in one step or several.
+/// The nodes that can be reached from a node.
 fn reached<'a>(graph: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> BTreeSet<&'a str> {
     let (mut found, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(node) = left.pop() {
@@ -107,7 +107,7 @@ fn reached<'a>(graph: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> 
     found
 }
 
-/// The groups of nodes in which each names every other one, in one step or several.
+/// The groups of nodes that can all reach each other.
 fn circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<&str>> {
     let all: BTreeMap<&str, BTreeSet<&str>> =
         graph.keys().map(|node| (&**node, reached(graph, node))).collect();
@@ -122,7 +122,7 @@ fn circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<&str>> {
     circles
 }
 
-/// Complains of circles that are not known, and of known ones that are gone.
+/// Complains about unknown circles, and about known ones that no longer exist.
 fn compare(found: &[(&str, BTreeSet<String>)], known: &[(&str, &[&str])]) {
     let known: Vec<(&str, BTreeSet<String>)> = known
         .iter()
@@ -158,7 +158,7 @@ fn imports_between_the_parts_of_a_crate_point_one_way() {
     let graph = graph.map(|(part, all)| (part.to_owned(), named(all)));
     assert_eq!(circles(&graph.into()), [BTreeSet::from(["a", "b", "c"])]);
 
-    /// Circles that are left for now.
+    /// Circles that are allowed for now.
     const KNOWN: [(&str, &[&str]); 3] = [
         // `process` keeps a descriptor of the engine's own, and `own` asks which process this is.
         ("core", &["own", "process"]),
@@ -203,7 +203,7 @@ fn layers(map: &str) -> Vec<Vec<&str>> {
     rows.map(|(files, _)| files.split("`, `").collect()).collect()
 }
 
-/// The names of methods that are called, of a ring or of `self`.
+/// The names of the methods that are called on a ring or on `self`.
 fn called(code: &str) -> BTreeSet<&str> {
     const OF: [&str; 5] = ["self.", "locked.", "core.", "core().", "Self::"];
     let calls = code.match_indices('(').filter_map(|(at, _)| {
@@ -214,8 +214,8 @@ fn called(code: &str) -> BTreeSet<&str> {
     calls.collect()
 }
 
-/// What files of a folder know of layers that are not below theirs: by imports, or by calls of what
-/// only such a layer defines. `folder` is its path from the crate on.
+/// Uses of layers that are not below a file's own: imports, and calls of methods that only such a
+/// layer defines. `folder` is the path in the crate.
 fn known_from_below(
     folder: &str,
     layers: &[Vec<&str>],

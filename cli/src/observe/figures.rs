@@ -22,7 +22,7 @@ pub struct Figures {
     pub completion: Percentiles,
 }
 
-/// Requests, by who has executed them.
+/// Requests, by the kind of thread that executed them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Lanes {
     pub waiter: u64,
@@ -43,7 +43,7 @@ pub struct Percentiles {
 }
 
 impl Figures {
-    /// What came in between two looks, so long apart.
+    /// The figures between two snapshots, with this time between them.
     pub fn between(earlier: &Snapshot, now: &Snapshot, time: Duration) -> Self {
         let what = now.since(earlier);
         let seconds = time.as_secs_f64();
@@ -75,7 +75,7 @@ impl Lanes {
         }
     }
 
-    /// In per cent of all, in the order of the fields.
+    /// In percent of all, in the order of the fields.
     pub fn shares(&self) -> [f64; 5] {
         let parts = [self.waiter, self.worker, self.pool, self.poller, self.kernel];
         let parts = parts.map(|part| part as f64);
@@ -96,14 +96,14 @@ impl Percentiles {
     }
 }
 
-/// One of the counters: its name, what it counts, and how far it is.
+/// One of the counters: its name, its description, and its value.
 pub struct Counter {
     pub name: &'static str,
     pub help: &'static str,
     pub value: u64,
 }
 
-/// Has a list of every counter: its name, the field of a snapshot, and what it counts.
+/// A list of every counter: its name, the field of a snapshot, and its description.
 macro_rules! counters {
     ($($name:ident $field:ident $help:literal,)*) => {
         /// Every counter that only grows.

@@ -1,4 +1,4 @@
-//! What `run` and `top` say about a program's counters: totals, and the figures of an interval.
+//! What `run` and `top` show of a program's counters: totals, and the figures of an interval.
 
 pub mod figures;
 pub mod processes;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 /// `1s`, `500ms`, `0.5`, `2m`: from 50 ms to an hour.
 ///
 /// # Errors
-/// What was expected; clap adds the field and the value.
+/// The expected form; clap adds the field and the value.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let time = size::parse_duration(text)?;
     let allowed = Duration::from_millis(50)..=Duration::from_secs(3600);
     if allowed.contains(&time) { Ok(time) } else { Err("expected a time from 50ms to 1h".into()) }
 }
 
-/// When the next look is due. One that comes late is not made up for by two at once.
+/// The time of the next check. A late check is not made up for by two at once.
 pub fn next(due: Instant, interval: Duration) -> Instant {
     let (next, now) = (due + interval, Instant::now());
     if next > now { next } else { now + interval }

@@ -1,20 +1,20 @@
-//! What /proc says about the processes that are observed.
+//! What /proc tells about the observed processes.
 
 use crate::session::printable;
 use std::path::Path;
 use uringlet::stats::{ContextNow, ProcessId};
 
-/// The names that the engine's workers have (proc(5), comm).
+/// The names of the engine's workers (proc(5), comm).
 const WORKERS: [&[u8]; 2] = [b"uringlet-worker\n", b"uringlet-waits\n"];
 
-/// A process's name, fit for a terminal; `?` if it is gone.
+/// A process's name, safe for a terminal; `?` if the process has ended.
 pub fn name(pid: u32) -> String {
     let Ok(name) = std::fs::read(format!("/proc/{pid}/comm")) else { return "?".into() };
     let name = String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name));
     printable(&name)
 }
 
-/// How many workers these contexts' processes have.
+/// The number of workers of these contexts' processes.
 pub fn workers(contexts: &[ContextNow]) -> usize {
     let mut processes: Vec<ProcessId> = contexts.iter().map(|context| context.process).collect();
     processes.sort_unstable();

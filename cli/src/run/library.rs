@@ -1,4 +1,4 @@
-//! Where the drop-ins lie, seen from the executable.
+//! Finds the drop-ins, relative to the executable.
 
 use crate::embed;
 use anyhow::{Context as _, Result, bail};
@@ -19,10 +19,10 @@ pub enum DropIn {
 }
 
 impl DropIn {
-    /// In the order in which they are preloaded.
+    /// In the order of preloading.
     pub const ALL: [Self; 3] = [Self::Libaio, Self::PosixAio, Self::IoUring];
 
-    /// The file that cargo makes of its crate.
+    /// The name of cargo's file.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Libaio => "libaio.so",
@@ -33,10 +33,10 @@ impl DropIn {
 }
 
 /// A drop-in beside the running executable or in its `deps/`, whichever is newer, or in
-/// `../lib/uringlet/`. Else the one that the command carries, put where the loader finds it.
+/// `../lib/uringlet/`. Else the carried one, put where the loader finds it.
 ///
 /// # Errors
-/// Not there (says where it looked), or at a path that the loader cannot preload.
+/// The library does not exist (with a list of the places), or the loader cannot preload its path.
 pub fn find(drop_in: DropIn) -> Result<PathBuf> {
     let executable = std::env::current_exe().context("cannot find the uringlet executable")?;
     let found = find_from(executable.parent().unwrap_or(Path::new("/")), drop_in);
@@ -53,8 +53,8 @@ fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
         folder.join("deps").join(name),
         folder.join("../lib/uringlet").join(name),
     ];
-    // cargo puts it into `deps/`, and beside the executable only when asked for the whole
-    // workspace: of the two, the newer one is of the same build as the executable.
+    // cargo puts it into `deps/`, and beside the executable only when the whole workspace is built.
+    // The newer of the two is of the executable's build.
     let modified = |place: &&PathBuf| place.metadata().and_then(|data| data.modified()).ok();
     let built = places[..2].iter().filter(|place| place.is_file()).max_by_key(modified);
     let Some(found) = built.or(places.last().filter(|place| place.is_file())) else {
@@ -73,10 +73,9 @@ fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
 /// Refuses a path that the loader cannot preload from.
 ///
 /// # Errors
-/// Says why.
+/// The reason.
 pub fn preloadable(path: &Path) -> Result<()> {
-    // ld.so(8): the elements of LD_PRELOAD are separated by spaces or colons, and nothing escapes
-    // them.
+    // ld.so(8): spaces or colons separate the elements of LD_PRELOAD, and cannot be escaped.
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         bail!(
             "{}: the dynamic loader cannot preload from a path with a space or a colon; \
@@ -87,7 +86,7 @@ pub fn preloadable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The value of `LD_PRELOAD`: the drop-ins, then what was there.
+/// The value of `LD_PRELOAD`: the drop-ins, then the old value.
 pub fn preload(libraries: &[PathBuf], existing: Option<OsString>) -> OsString {
     let existing = existing.filter(|text| !text.is_empty());
     let ours = libraries.iter().map(|library| library.as_os_str().to_owned());

@@ -1,4 +1,4 @@
-//! What `run` says of the program while it runs: lines, JSON, Prometheus' text format.
+//! What `run` prints about the program while it runs: lines, JSON, Prometheus' text format.
 
 use super::prometheus::{self, Labels};
 use crate::observe;
@@ -35,7 +35,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The program is to be counted.
+    /// Does any option need counters?
     pub fn any(&self) -> bool {
         self.stats_interval.is_some()
             || self.stats_json.is_some()
@@ -59,12 +59,12 @@ struct Line<'a> {
     ended: bool,
     in_flight: u64,
     workers: usize,
-    /// Since the line before, or the start.
+    /// Since the previous line, or the start.
     interval: &'a Figures,
     totals: Value,
 }
 
-/// The counters of one run, looked at again and again.
+/// The counters of one run, read repeatedly.
 pub struct Live<'a> {
     region: &'a Region,
     labels: Labels,
@@ -77,7 +77,7 @@ pub struct Live<'a> {
 }
 
 impl<'a> Live<'a> {
-    /// Opens what is to be written, so that a wrong path is refused before the program starts.
+    /// Opens the outputs, so that a wrong path is refused before the program starts.
     ///
     /// # Errors
     /// A file cannot be made.
@@ -101,19 +101,19 @@ impl<'a> Live<'a> {
         Ok(live)
     }
 
-    /// The program runs.
+    /// The program was started.
     pub fn started(&mut self, pid: u32) {
         self.labels.pid = pid;
         self.begin = Instant::now();
         self.previous.0 = self.begin;
     }
 
-    /// An interval is over.
+    /// An interval has ended.
     pub fn tick(&mut self) {
         self.look(false);
     }
 
-    /// The program has ended. Gives what could not be written.
+    /// The program has ended. Returns the errors of the outputs.
     pub fn end(mut self) -> Vec<Error> {
         self.look(true);
         self.problems
@@ -129,7 +129,7 @@ impl<'a> Live<'a> {
         let elapsed_s = (now - self.begin).as_secs_f64();
         if self.prints && !ended {
             let text = line(elapsed_s, &figures, in_flight, workers);
-            // Nobody may be listening any more.
+            // Standard error may be closed.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
         if let Some(json) = &mut self.json {
@@ -148,7 +148,7 @@ impl<'a> Live<'a> {
             let text = serde_json::to_string(&line).expect("plain data") + "\n";
             let written = json.write_all(text.as_bytes()).and_then(|()| json.flush());
             if let Err(error) = written {
-                // A reader that has gone does not want to be told.
+                // A reader that has gone needs no message.
                 if error.kind() != ErrorKind::BrokenPipe {
                     self.problems.push(Error::new(error).context("--stats-json: cannot write"));
                 }
@@ -166,7 +166,7 @@ impl<'a> Live<'a> {
     }
 }
 
-/// What happened in an interval, in a line.
+/// The figures of an interval, in a line.
 fn line(elapsed_s: f64, of: &Figures, in_flight: u64, workers: usize) -> String {
     let bytes = |rate: f64| size::long(rate as u64);
     let latency = |of: &observe::figures::Percentiles| {
@@ -187,7 +187,7 @@ fn line(elapsed_s: f64, of: &Figures, in_flight: u64, workers: usize) -> String 
 
 /// The file of `--stats-prometheus`, replaced as a whole: no reader finds half of it.
 enum Exposition {
-    /// Once, at the end: it has no place for two.
+    /// Written once, at the end: a stream cannot have two.
     StandardOutput,
     File {
         path: PathBuf,
@@ -200,7 +200,7 @@ impl Exposition {
         if path == Path::new("-") {
             return Ok(Self::StandardOutput);
         }
-        // What a link points to is replaced, not the link.
+        // The target of a link is replaced, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if path.exists() && !path.is_file() {
             bail!("--stats-prometheus is {}, expected a regular file, or -", path.display());

@@ -30,19 +30,18 @@ use uringlet::stats::{ProcessId, Region};
 
 /// Read by the drop-ins: the engine of every context.
 const ENGINE: &str = "URINGLET_ENGINE";
-/// Read by the drop-ins: the engine null was asked for, so they do not warn of it.
+/// Read by the drop-ins: the engine null was asked for, so they print no warning.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
-/// Read by the drop-in for io_uring: whether calls come to it as signals.
+/// Read by the drop-in for io_uring: whether system call instructions of the program come to it.
 const TRAP: &str = "URINGLET_TRAP";
-/// Read by it: whether it steps aside where the kernel has io_uring.
+/// Read by the drop-in for io_uring: whether it leaves rings to a kernel that has io_uring.
 const IO_URING: &str = "URINGLET_IO_URING";
-/// Read by the drop-ins: where to find the memory to count into, shared by the program and its
-/// children.
+/// Read by the drop-ins: the memory to count into, shared by the program and its children.
 const STATS: &str = "URINGLET_STATS";
 /// Its value for memory of the process's own, which `uringlet top` finds.
 const STATS_OWN: &str = "auto";
 
-/// How often processes without a drop-in are looked for, until something went through one.
+/// How often this looks for processes without a drop-in, until something went through a drop-in.
 const LOOK: Duration = Duration::from_millis(500);
 
 const HELP: &str = include_str!("../../help/run.txt");
@@ -148,7 +147,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(exit_code(status))
 }
 
-/// Has a program served as the arguments say. Gives the drop-ins.
+/// Sets a program up as the arguments say. Returns the drop-ins.
 fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
     arguments.placement.check().map_err(session::refusal)?;
     let served =
@@ -174,12 +173,12 @@ fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
 fn print_environment(arguments: &Arguments, format: print_env::Format) -> Result<ExitCode> {
     let mut command = Command::new("");
     let libraries = serve(&mut command, arguments)?;
-    // What this shell preloads is not the service's.
+    // The libraries that this shell preloads are not the service's.
     command.env("LD_PRELOAD", library::preload(&libraries, None));
     print_env::print(&command, &libraries, format)
 }
 
-/// Has a program served by these drop-ins, with this engine.
+/// Sets a program up for these drop-ins and this engine.
 pub fn preload(command: &mut Command, libraries: &[PathBuf], engine: &str) {
     let existing = std::env::var_os("LD_PRELOAD");
     command.env("LD_PRELOAD", library::preload(libraries, existing)).env(ENGINE, engine);
@@ -210,7 +209,7 @@ fn with_stats(mut command: Command, arguments: &Arguments, watch: &mut Watch) ->
     let file = PathBuf::from(command.get_program());
     let nothing = watch.verdict(&file, status);
     if nothing.is_none() && arguments.stats {
-        // Nobody may be listening any more; the program's exit status matters more.
+        // Standard error may be closed; the program's exit status matters more.
         let text = summary::text(&region.snapshot(), watch.filters(), watch.refusals());
         let _ = std::io::stderr().write_all(text.as_bytes());
     }

@@ -1,4 +1,5 @@
-//! Where the program's requests and completions run: told to the drop-in by the environment.
+//! The placement of the program's requests and completions: passed to the drop-in by the
+//! environment.
 
 use clap::Args;
 use std::process::Command;
@@ -6,7 +7,7 @@ use uringlet::affinity::{
     Affinity, COMPLETION_VARIABLE, Placement, QUEUE_VARIABLE, RQ_VARIABLE, Topology,
 };
 
-/// The settings; what is not given is taken from the environment as it is.
+/// The settings; others are taken from the environment unchanged.
 #[derive(Args)]
 pub struct CpuOptions {
     /// CPUs that execute requests and hand them to the kernel: a list as in 0-3,8, or application,
@@ -33,10 +34,10 @@ pub struct CpuOptions {
 const SPARE_VARIABLE: &str = "URINGLET_SPARE_CPUS";
 
 impl CpuOptions {
-    /// Can they be had on this machine?
+    /// Does this machine have these CPUs?
     ///
     /// # Errors
-    /// In words, with the name of the option.
+    /// A text with the name of the option.
     pub fn check(&self) -> Result<(), String> {
         let placement = Placement {
             queue: self.queue_affinity.clone().unwrap_or_default(),
@@ -50,7 +51,7 @@ impl CpuOptions {
         placement.check(&Topology::look()).map_err(|error| option(error.to_string()))
     }
 
-    /// Tells the drop-in.
+    /// Sets the drop-in's variables.
     pub fn set(&self, command: &mut Command) {
         let cpus = [
             (QUEUE_VARIABLE, &self.queue_affinity),

@@ -1,4 +1,4 @@
-//! `uringlet run --print-env`: what `run` would set, for a service file or a shell.
+//! `uringlet run --print-env`: the variables that `run` would set, for a service file or a shell.
 
 use crate::{embed, session};
 use anyhow::{Result, ensure};
@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Who is to read the lines.
+/// The format of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// The Service section of a unit (systemd.exec(5)): Environment="NAME=VALUE"
@@ -21,7 +21,8 @@ pub enum Format {
 /// Prints the variables that are set for this command.
 ///
 /// # Errors
-/// The libraries lie nowhere that another process would find; standard output cannot be written to.
+/// The libraries are where another process would not find them, or standard output cannot be
+/// written.
 pub fn print(command: &Command, libraries: &[PathBuf], format: Format) -> Result<ExitCode> {
     ensure!(
         !libraries.iter().any(|library| embed::is_passing(library)),

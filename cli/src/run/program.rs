@@ -1,4 +1,4 @@
-//! Finds a program as execvp(3) does, and refuses what a preloaded library cannot reach.
+//! Finds a program as execvp(3) does, and refuses one on which a preload has no effect.
 
 use object::elf;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The kernel follows this many interpreters of interpreters (fs/exec.c).
 const SCRIPT_LEVELS: usize = 5;
 
-/// Why a program cannot be run under the drop-in, in words.
+/// The reason why a program cannot run under the drop-in.
 type Refusal = String;
 
 fn refuse<T>(file: &Path, cause: impl fmt::Display) -> Result<T, Refusal> {
@@ -24,7 +24,7 @@ fn refuse<T>(file: &Path, cause: impl fmt::Display) -> Result<T, Refusal> {
 /// The file that execvp(3) would execute for `name`.
 ///
 /// # Errors
-/// Not found, or found and not executable.
+/// The program was not found, or is not executable.
 pub fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let given = Path::new(name);
     if name.as_bytes().contains(&b'/') {
@@ -52,15 +52,15 @@ pub fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// What the loader looks at in an ELF file.
+/// The parts of an ELF file that the loader uses.
 #[derive(Debug, PartialEq, Eq)]
 struct Image {
     class: elf::FileClass,
     data: elf::DataEncoding,
     machine: elf::Machine,
-    /// Asks for a dynamic loader.
+    /// The file asks for a dynamic loader.
     dynamic: bool,
-    /// That loader's file name, if it lies within the part that was read.
+    /// That loader's file name, if it is within the part that was read.
     loader: Option<OsString>,
 }
 
@@ -76,7 +76,7 @@ fn check_level(program: &Path, levels: usize) -> Result<(), Refusal> {
     check_privileges(program)?;
     let bytes = match read_program(program) {
         Ok(bytes) => bytes,
-        // A program may be executable and not readable; the kernel will have the last word.
+        // A program may be executable and not readable: then the kernel decides.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
         Err(error) => return refuse(program, describe(&error)),
     };
@@ -137,7 +137,7 @@ fn check_script(script: &Path, line: &[u8], levels: usize) -> Result<(), Refusal
     }
     resolve(interpreter.as_os_str(), None).map_err(blame)?;
     check_level(interpreter, levels - 1).map_err(blame)?;
-    // `#!/usr/bin/env python3`: what counts is what env finds; its options are left to env.
+    // `#!/usr/bin/env python3`: the program that env finds counts; env's options are left to env.
     if interpreter.file_name() == Some(OsStr::new("env"))
         && let Some(name) = words
             .next()
@@ -179,7 +179,7 @@ fn is_executable(path: &Path) -> bool {
     allowed.is_ok() && path.is_file()
 }
 
-/// The headers lie at the beginning of every file that a linker makes; the rest may be gigabytes.
+/// The headers are at the beginning of every file that a linker makes; the rest may be gigabytes.
 fn read_program(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(1 << 20).read_to_end(&mut bytes)?;

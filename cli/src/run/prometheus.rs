@@ -7,7 +7,7 @@ use uringlet::stats::{Distribution, Snapshot};
 /// Bounds of the histograms' buckets: powers of two of nanoseconds, from 256 ns to 34 s.
 const POWERS: std::ops::RangeInclusive<u32> = 8..=35;
 
-/// What the figures are of.
+/// The labels of the figures.
 pub struct Labels {
     pub program: String,
     pub pid: u32,
@@ -28,7 +28,7 @@ impl fmt::Display for Labels {
     }
 }
 
-/// The whole exposition; `workers` are those of this moment.
+/// The whole text; `workers` is their current number.
 pub fn text(stats: &Snapshot, in_flight: u64, workers: usize, labels: &Labels) -> String {
     let mut out = String::new();
     let mut plain = |name: &str, kind: &str, help: &str, value: u64| {

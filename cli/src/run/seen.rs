@@ -1,4 +1,5 @@
-//! What became of the drop-ins in a program and its children, and why nothing went through them.
+//! What happened with the drop-ins in a program and its children, and why nothing went through
+//! them.
 
 use super::library::DropIn;
 use nix::sys::signal::Signal;
@@ -12,21 +13,21 @@ use std::process::{Command, ExitStatus};
 use uringlet::front::seen::{self, Seen};
 use uringlet::probe::errno_name;
 
-/// Read by the drop-ins: where to say what happens.
+/// Read by the drop-ins: the file for their events.
 const SEEN: &str = "URINGLET_SEEN";
 
-/// Kept while the program runs.
+/// The state while the program runs.
 pub struct Watch {
     file: std::fs::File,
-    /// Processes into which no drop-in was loaded: name, and why not.
+    /// Processes into which no drop-in was loaded, each with name and reason.
     lost: Vec<(u32, String, &'static str)>,
 }
 
 impl Watch {
     /// # Errors
-    /// There is no memory for it.
+    /// There is no memory for the file.
     pub fn new() -> std::io::Result<Self> {
-        // In memory: there may be no folder to write to.
+        // In memory, because there may be no writable folder.
         let file = memfd_create("uringlet-seen", MemfdFlags::CLOEXEC)?.into();
         Ok(Self { file, lost: Vec::new() })
     }
@@ -35,7 +36,7 @@ impl Watch {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
-    /// Has the program tell.
+    /// Has the program write its events.
     pub fn tell(&self, command: &mut Command) {
         command.env(SEEN, self.path());
     }
@@ -44,7 +45,7 @@ impl Watch {
         seen::read(&self.path()).unwrap_or_default()
     }
 
-    /// Looks for processes without a drop-in, as long as nothing went through one.
+    /// Looks for processes without a drop-in, until something went through a drop-in.
     pub fn look(&mut self, program: u32) {
         if self.all().contains(&Seen::Made) {
             return;
@@ -82,8 +83,8 @@ impl Watch {
         self.all().iter().filter(|&&what| what == Seen::Filtered).count()
     }
 
-    /// Why nothing went through it; none if something did. `program` is what was started, and
-    /// `status` how that has ended.
+    /// The reason why nothing went through a drop-in; none if something did. `program` was started,
+    /// and has ended with `status`.
     pub fn verdict(&self, program: &Path, status: ExitStatus) -> Option<String> {
         let seen = self.all();
         if seen.contains(&Seen::Made) {
@@ -129,19 +130,19 @@ fn refusal(seen: &Seen) -> Option<u8> {
     }
 }
 
-/// The signal that has ended a program; a shell tells of that of its last command.
+/// The signal that has ended a program; a shell reports that of its last command.
 fn killed_by(status: ExitStatus) -> Option<String> {
     let told = status.code().and_then(|code| code.checked_sub(128));
     let number = status.signal().or(told)?;
     Some(format!("signal {number} ({})", Signal::try_from(number).ok()?))
 }
 
-/// Says so if nothing went through uringlet. Nobody may be listening any more.
+/// Prints the text if nothing went through uringlet. Standard error may be closed.
 pub fn say(text: Option<String>) {
     text.inspect(|text| drop(std::io::stderr().write_all(text.as_bytes())));
 }
 
-/// A process and all that it has started (proc_pid_task(5)); none where the kernel does not tell.
+/// A process and its descendants (proc_pid_task(5)); none if the kernel does not tell.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut at = 0;
@@ -157,13 +158,13 @@ fn descendants(pid: u32) -> Vec<u32> {
     all
 }
 
-/// The name of a process without a drop-in, and why it has none.
+/// The name of a process without a drop-in, and the reason.
 fn lost(proc: &Path, pid: u32) -> Option<(String, &'static str)> {
     let read = |name: &str| std::fs::read(proc.join(format!("{pid}/{name}"))).ok();
     let (maps, environment) = (read("maps")?, read("environ")?);
     let holds = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|found| found == part);
     let names = DropIn::ALL.map(DropIn::file_name);
-    // It has just been started: nothing is loaded yet.
+    // The process has just been started: nothing is loaded yet.
     let is_ready = holds(&maps, b"[heap]");
     if !is_ready || names.iter().any(|name| holds(&maps, name.as_bytes())) {
         return None;

@@ -1,7 +1,7 @@
 //! Waits for a child and passes signals on to it, without a handler and without a race.
 //!
-//! The signals are blocked and taken one by one from a signalfd(2), so nothing can interrupt us
-//! between the child's end and the summary.
+//! The signals are blocked and read one by one from a signalfd(2). So nothing can interrupt this
+//! thread between the child's end and the summary.
 
 #![allow(unsafe_code)]
 
@@ -25,11 +25,11 @@ const PASSED_ON: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Starts the command and waits until it has ended. `started` gets its process id, `tick` is called
-/// at every `interval` meanwhile.
+/// Starts the command and waits until it has ended. `started` gets its process id, and `tick` is
+/// called at every `interval` meanwhile.
 ///
-/// The signals stay blocked in this thread afterwards: the process is about to end, and the
-/// summary comes first.
+/// The signals stay blocked in this thread afterwards: the process is about to end, and the summary
+/// comes first.
 ///
 /// # Errors
 /// The command could not be started.
@@ -44,7 +44,7 @@ pub fn run_to_the_end(
     let before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let restore = move || before.thread_set_mask().map_err(io::Error::from);
     let begin = move || {
-        // A signal for us means the program.
+        // A signal for this command is meant for the program.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         restore()
     };
@@ -73,14 +73,14 @@ pub fn run_to_the_end(
         }
         let left = due.map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        // An error ends the wait, as a signal or the time does.
+        // An error ends the wait, as a signal or the timeout does.
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], left.as_ref());
         let Some(info) = signals.read_signal()? else { continue };
         let signal = Signal::try_from(info.ssi_signo.cast_signed())?;
-        // A terminal (SI_KERNEL) signals its whole foreground group, the child included: once is
-        // enough.
+        // A terminal (SI_KERNEL) signals its whole foreground group, the child included: it must
+        // not get the signal twice.
         if signal != Signal::SIGCHLD && info.ssi_code != libc::SI_KERNEL {
-            // The child has not been waited for, so its process id is not another process's.
+            // The child was not waited for yet, so its process id is not reused.
             let _ = kill(pid, signal);
         }
     }

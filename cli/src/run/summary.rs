@@ -4,8 +4,8 @@ use crate::report::Table;
 use crate::size;
 use uringlet::stats::{Distribution, Snapshot};
 
-/// The whole summary, ready to print. `filters`: processes to which calls come by a filter of
-/// seccomp(2). `refused` says which set-ups were not made.
+/// The whole summary, ready to print. `filters`: the number of processes to which calls come by a
+/// filter of seccomp(2). `refused`: the set-ups that were refused.
 pub fn text(stats: &Snapshot, filters: usize, refused: Option<String>) -> String {
     let mut table = Table::new("", ["", "", ""], 1..2);
     let mut row = |name: &str, value: String, more: String| {

@@ -4,11 +4,11 @@ use super::programs::{Context, Program};
 use crate::observe::figures::Figures;
 use crate::size;
 
-/// What a line of a table is about.
+/// The subject of a table's line.
 pub struct Line<'a> {
     pid: u32,
     name: &'a str,
-    /// How many contexts a program has, or the number of one.
+    /// The number of a program's contexts, or the number of one context.
     context: usize,
     in_flight: u64,
     /// Of the whole program.
@@ -46,15 +46,15 @@ impl<'a> From<&'a Context> for Line<'a> {
 pub struct Column {
     pub head: &'static str,
     pub width: usize,
-    /// Columns that a narrow terminal has no room for go from the highest of these on.
+    /// If the terminal is too narrow, columns of the highest rank are hidden first.
     rank: u8,
     pub cell: fn(&Line) -> String,
-    /// What lines are sorted by, the largest first; `None` for names.
+    /// The value by which lines are sorted, the largest first; `None` for names.
     pub key: Option<fn(&Line) -> f64>,
 }
 
 impl Column {
-    /// Aligned to the left.
+    /// Is the column aligned to the left?
     pub fn is_text(&self) -> bool {
         self.head == NAME.head
     }
@@ -70,7 +70,7 @@ const fn column(
     Column { head, width, rank, cell, key }
 }
 
-/// Of a figure: its text, and the number that lines are sorted by.
+/// A figure: its text, and the number by which lines are sorted.
 macro_rules! figure {
     ($head:literal, $width:literal, $rank:literal, $text:path, $($field:ident).+) => {
         column(
@@ -126,7 +126,7 @@ pub const PROGRAM: [Column; 14] = [
     column("ERRORS", 6, 10, |l| l.figures.errors.to_string(), Some(|l| l.figures.errors as f64)),
 ];
 
-/// The columns of the table of contexts. Lanes are in per cent.
+/// The columns of the table of contexts. Lanes are in percent.
 pub const CONTEXT: [Column; 14] = [
     PID,
     column(NAME.head, 15, 10, |l| l.name.to_owned(), None),
@@ -157,10 +157,10 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// What there is to sort by at first.
+/// The initial sort column.
 pub const BUSIEST: &Column = &REQUESTS;
 
-/// The columns that there is room for, each with a space behind it.
+/// The columns that fit, each followed by a space.
 pub fn fitting(columns: &'static [Column], width: usize) -> Vec<&'static Column> {
     let mut by_rank: Vec<&Column> = columns.iter().collect();
     by_rank.sort_by_key(|column| column.rank);

@@ -1,7 +1,7 @@
 //! Finds the counters of programs through the descriptors that their processes have open.
 //!
-//! What stands behind a descriptor may be anybody's doing: it is looked at before it is opened, and
-//! opened for reading only.
+//! A descriptor's file may be anything: it is checked before it is opened, and opened for reading
+//! only.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::rc::Rc;
 use uringlet::stats::Region;
 
-/// As many of one process are looked at.
+/// The maximum number of regions of one process.
 const PER_PROCESS: usize = 16;
 
-/// Device and inode: what makes a region one.
+/// Device and inode: the identity of a region.
 pub type Key = (u64, u64);
 
 /// A region, and the processes that have it open, in order.
@@ -25,22 +25,22 @@ pub struct Found {
     pub holders: Vec<u32>,
 }
 
-/// What a process has open.
+/// The regions that a process has open.
 #[derive(Default)]
 struct Opened {
     regions: Vec<(Key, Rc<Region>)>,
-    /// There are some of another version.
+    /// Some regions are of another version.
     others: bool,
 }
 
-/// Looks again and again, and maps each region once.
+/// Looks for regions repeatedly, and maps each once.
 pub struct Finder {
-    /// Processes of other users, too.
+    /// Include processes of other users.
     all_users: bool,
     known: HashMap<Key, Rc<Region>>,
 }
 
-/// Why a process cannot be shown.
+/// The reason why a process cannot be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unseen {
     NoSuchProcess,
@@ -55,7 +55,7 @@ impl Finder {
         Self { all_users, known: HashMap::new() }
     }
 
-    /// Every region that there is now.
+    /// Every region that exists now.
     pub fn look(&mut self) -> io::Result<Vec<Found>> {
         let own_user = Path::new("/proc/self").metadata()?.uid();
         let mut found: Vec<Found> = Vec::new();
@@ -78,7 +78,7 @@ impl Finder {
         Ok(found)
     }
 
-    /// Why [`Finder::look`] has nothing of a process.
+    /// The reason why [`Finder::look`] finds nothing in a process.
     pub fn why_not(&mut self, pid: u32) -> Unseen {
         match self.opened_by(pid) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Unseen::NotPermitted,
@@ -99,7 +99,7 @@ impl Finder {
             match self.region_at(&path) {
                 Ok((key, _)) if opened.regions.iter().any(|(other, _)| *other == key) => {}
                 Ok(region) => opened.regions.push(region),
-                // It may also have been closed meanwhile.
+                // The descriptor may also have been closed meanwhile.
                 Err(error) => opened.others |= error.kind() == io::ErrorKind::InvalidData,
             }
         }
@@ -107,7 +107,7 @@ impl Finder {
     }
 
     fn region_at(&mut self, path: &Path) -> io::Result<(Key, Rc<Region>)> {
-        // Opening a pipe or a device has effects; a name in this form has none.
+        // Opening a pipe or a device has effects; a file with a name of this form is neither.
         let name = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
         let metadata = name.metadata()?;
         let key = (metadata.dev(), metadata.ino());

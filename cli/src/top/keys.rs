@@ -1,15 +1,15 @@
-//! Waiting for keys, on a terminal that may go away.
+//! Waits for keys, on a terminal that may be closed.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::Result;
 use std::time::Duration;
 
-/// Waits for a key, a signal, or the end of the time. False: the terminal was hung up; from then on
-/// every read from it gets nothing.
+/// Waits for a key, a signal, or the timeout. False: the terminal was closed; every later read from
+/// it returns nothing.
 ///
 /// # Errors
-/// Those of poll(2).
+/// The errors of poll(2).
 pub fn wait(time: Duration) -> Result<bool> {
     let input = std::io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! `uringlet top`: what the observed programs are doing, live.
+//! `uringlet top`: shows what the observed programs are doing, live.
 
 mod columns;
 pub mod find;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = include_str!("../../help/top.txt");
 
-/// Said where nothing is to be seen.
+/// Printed if there is nothing to show.
 const HOW_TO_START: &str =
     "no program is observed: start one with `uringlet run --stats` or `uringlet run --observe`";
 
@@ -110,7 +110,7 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
         }
         let mut now = programs.look().context("cannot read /proc")?;
         if arguments.pid.is_some() && now.is_empty() {
-            // It has ended.
+            // The program has ended.
             break;
         }
         sort(&mut now, columns::BUSIEST);
@@ -126,13 +126,13 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The largest first, contexts too.
+/// Sorts programs and contexts, the largest first.
 fn sort(programs: &mut [Program], by: &Column) {
     columns::sort(programs, by);
     programs.iter_mut().for_each(|program| columns::sort(&mut program.contexts, by));
 }
 
-/// False if it was interrupted.
+/// False if a signal has interrupted it.
 fn sleep_until(due: Instant) -> bool {
     const SLICE: Duration = Duration::from_millis(50);
     while !session::STOP.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Programs and contexts as lines, for scripts and for where there is no terminal.
+//! Programs and contexts as lines, for scripts and without a terminal.
 
 use super::columns::{CONTEXT, Column, Line, PROGRAM};
 use super::programs::Program;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What `--json` writes in a line.
+/// A line of `--json`.
 #[derive(Serialize)]
 struct Look<'a> {
     /// Seconds since 1970.

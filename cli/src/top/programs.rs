@@ -1,4 +1,4 @@
-//! The programs and their contexts, and what they have done since the last look.
+//! The programs and their contexts, and their counts since the last look.
 
 use super::find::{Finder, Found, Key};
 use crate::observe::figures::{self, Figures};
@@ -11,15 +11,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use uringlet::stats::{ContextNow, Region, Snapshot};
 
-/// A program: what was started by one `uringlet run`, or a process that is observed by itself, with
-/// their children.
+/// A program: all that one `uringlet run` has started, or an observed process, with its children.
 #[derive(Serialize)]
 pub struct Program {
     #[serde(skip)]
     pub key: Key,
     pub pid: u32,
     pub program: String,
-    /// Its processes, as far as they are known.
+    /// The program's known processes.
     pub processes: Vec<u32>,
     pub in_flight: u64,
     pub workers: usize,
@@ -33,17 +32,17 @@ pub struct Program {
 pub struct Context {
     pub pid: u32,
     pub program: String,
-    /// The number of its place.
+    /// The number of the context's place.
     pub place: usize,
-    /// What executes its requests, and why.
+    /// The context's engine, and the reason.
     pub engine: String,
     pub in_flight: u64,
     pub interval: Figures,
 }
 
-/// What a program had counted at the last look.
+/// The counts of a program at the last look.
 struct Before {
-    /// Not unmapped while its key is remembered, which is only then no other region's.
+    /// Not unmapped while its key is remembered, so that no other region gets the same key.
     _region: Rc<Region>,
     at: Instant,
     sum: Snapshot,
@@ -51,7 +50,7 @@ struct Before {
     contexts: HashMap<usize, Snapshot>,
 }
 
-/// Looks at programs again and again.
+/// Looks at programs repeatedly.
 pub struct Programs {
     finder: Finder,
     /// Only the program that this process is part of.
@@ -68,8 +67,8 @@ impl Programs {
         &mut self.finder
     }
 
-    /// What there is now, in no order. Of a program that was not there at the last look, rates are
-    /// 0.
+    /// The current programs, in no order. For a program that was not there at the last look, rates
+    /// are 0.
     ///
     /// # Errors
     /// /proc cannot be read.
@@ -96,7 +95,7 @@ impl Programs {
             let nothing = Snapshot::default();
             let last_of = |context: &ContextNow| {
                 let last = last.as_ref()?;
-                // The first in its place has counted all that the place has.
+                // The first context of a place has made all the place's counts.
                 let first = (context.generation == 1).then_some(&nothing);
                 last.contexts.get(&context.place).or(first)
             };
@@ -128,7 +127,7 @@ impl Programs {
     }
 }
 
-/// The pid that stands for the program: its own, or that of a process of it that is left.
+/// The pid that stands for the program: its own, or that of one of its processes that is left.
 fn program_pid(found: &Found) -> u32 {
     let program = found.region.program();
     let left = || found.holders.first().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Programs and contexts on a terminal, until somebody quits.
+//! Shows programs and contexts on a terminal, until the user quits.
 
 use super::columns::{self, CONTEXT, Column, Line as Cells, PROGRAM, percent};
 use super::keys;
@@ -17,11 +17,11 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What `+` and `-` go through, in milliseconds.
+/// The intervals that `+` and `-` choose, in milliseconds.
 const INTERVALS_MS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
-/// The longest that a signal waits to be seen.
+/// The maximum time until a signal is noticed.
 const SLICE: Duration = Duration::from_millis(100);
-/// After a signal, the time that is left for an orderly end.
+/// The time for an orderly end after a signal.
 const GRACE: Duration = Duration::from_millis(500);
 
 const HELP: &[&str] = &[
@@ -40,10 +40,10 @@ const HELP: &[&str] = &[
     "CTX        contexts; below, a context's place",
 ];
 
-/// Shows programs until somebody quits, or the one of process `pid` has ended.
+/// Shows programs until the user quits, or the program of process `pid` has ended.
 ///
 /// # Errors
-/// The terminal cannot be set up, or /proc not be read.
+/// The terminal cannot be set up, or /proc cannot be read.
 pub fn run(
     programs: Programs,
     first: Vec<Program>,
@@ -52,13 +52,13 @@ pub fn run(
 ) -> Result<ExitCode> {
     ctrlc::set_handler(|| {
         STOP.store(true, Ordering::Relaxed);
-        // This is a thread of its own. Should the loop not come round, it has lost its terminal.
+        // This is a separate thread. If the loop does not react, it has lost its terminal.
         std::thread::sleep(GRACE);
         ratatui::restore();
         std::process::exit(i32::from(INTERRUPTED));
     })
     .context("cannot handle signals")?;
-    // Also has a panic restore the terminal before its message.
+    // A panic restores the terminal before its message, too.
     let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
     let mut screen = Screen::new(first, interval);
     let ended = screen.serve(&mut terminal, programs, pid);
@@ -79,7 +79,7 @@ enum Ended {
     Program(String),
 }
 
-/// What is shown.
+/// The state of the screen.
 struct Screen {
     programs: Vec<Program>,
     selected: Option<Key>,
@@ -154,7 +154,7 @@ impl Screen {
         }
     }
 
-    /// True: the end.
+    /// Handles a key. True: quit.
     fn press(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
@@ -246,7 +246,7 @@ impl Screen {
 
     fn draw_programs(&self, frame: &mut Frame, area: Rect) {
         let Some(selected) = self.selected() else { return };
-        // The contexts get what the programs leave, and at least half.
+        // The contexts get the rows that the programs leave, and at least half.
         let rows = (self.programs.len() as u16).min((area.height / 2).saturating_sub(1)).max(1);
         let [programs, _, lanes, contexts] = Layout::vertical([
             Constraint::Length(rows + 1),
@@ -270,7 +270,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(about(selected, shown)), lanes);
     }
 
-    /// Gives how many there was room for.
+    /// Returns the number of contexts that fit.
     fn draw_contexts(&self, frame: &mut Frame, area: Rect, program: &Program) -> usize {
         let engines = engines(&program.contexts);
         // Wrapped between words: a little shorter than the width.
@@ -328,7 +328,7 @@ fn footer(width: u16) -> &'static str {
     }
 }
 
-/// Two lines on a program: what it is, and who executes its requests.
+/// Two lines about a program: its name, and what executes its requests.
 fn about(program: &Program, shown: usize) -> Vec<Line<'static>> {
     let mut contexts = plain::count(program.contexts.len(), "context");
     if shown < program.contexts.len() {
@@ -342,7 +342,7 @@ fn about(program: &Program, shown: usize) -> Vec<Line<'static>> {
     vec![Line::from(Span::styled(name, bold)), Line::from(lanes)]
 }
 
-/// A line for each answer to the question what executes requests and why.
+/// A line for each engine and its reason.
 fn engines(contexts: &[Context]) -> Vec<Line<'static>> {
     let mut engines: Vec<(&str, usize)> = Vec::new();
     for context in contexts {

@@ -1,9 +1,9 @@
-//! A job file, as far as this command has to know it. What its options mean is fio's business.
+//! A job file, as far as this command has to understand it. Its options are fio's.
 
 use crate::size;
 use std::path::{Path, PathBuf};
 
-/// These lines give way to those of [`JobFile::with`].
+/// Lines with this option are replaced by [`JobFile::with`].
 const ENGINE: &str = "ioengine";
 const RUNTIMES: [&str; 2] = ["runtime", "timeout"];
 
@@ -16,7 +16,7 @@ struct Line {
 }
 
 impl Line {
-    /// Without a comment.
+    /// The line without a comment.
     fn plain(&self) -> &str {
         self.text.split([';', '#']).next().unwrap_or_default().trim()
     }
@@ -33,7 +33,7 @@ impl Line {
     }
 }
 
-/// The options of a job, those of global sections included; later ones count.
+/// The options of a job, with those of global sections; later ones override earlier ones.
 struct Section<'a> {
     name: &'a str,
     options: Vec<(&'a Line, &'a str, &'a str)>,
@@ -58,14 +58,14 @@ impl<'a> Section<'a> {
         !matches!(rw.split(':').next(), Some("read" | "randread"))
     }
 
-    /// Bytes of each of this many files that fio is going to make sure of, if that can be told.
+    /// The size of each of this many files that fio will create, if that is known.
     fn needs(&self, files: u64) -> Option<u64> {
         let bytes = |names: &[&str]| size::parse(&expand(self.value(names)?)).ok();
         let size = bytes(&["filesize"]).or_else(|| Some(bytes(&["size"])? / files))?;
         Some(size + bytes(&["offset", "fileoffset"]).unwrap_or(0))
     }
 
-    /// What it would do to files of the user's.
+    /// The harm that the job would do to the user's files.
     fn harm(&self) -> Option<String> {
         let (line, names) = self.last(&["filename"])?;
         let names = expand(names).replace("\\:", "\0");
@@ -90,7 +90,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// `${NAME}` is a variable of the environment.
+/// Replaces `${NAME}` by a variable of the environment.
 fn expand(text: &str) -> String {
     let mut parts = text.split("${");
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -110,10 +110,10 @@ pub struct JobFile {
 }
 
 impl JobFile {
-    /// Reads it, and what it includes.
+    /// Reads the file, and the files that it includes.
     ///
     /// # Errors
-    /// A file cannot be read, or has no job; in words.
+    /// A text: a file cannot be read, or has no job.
     pub fn read(path: &Path, chosen: &[String]) -> Result<Self, String> {
         let mut lines = Vec::new();
         read_into(&mut lines, path, 0)?;
@@ -124,7 +124,7 @@ impl JobFile {
         Ok(file)
     }
 
-    /// The jobs that are to be run.
+    /// The jobs to run.
     fn jobs(&self) -> Vec<Section<'_>> {
         let mut global: Vec<_> = Vec::new();
         let mut jobs: Vec<Section<'_>> = Vec::new();
@@ -149,42 +149,42 @@ impl JobFile {
         jobs
     }
 
-    /// A job of this name is run.
+    /// Is a job of this name run?
     pub fn has(&self, name: &str) -> bool {
         self.jobs().iter().any(|job| job.name == name)
     }
 
-    /// A job has this option, and not `0`.
+    /// Does a job have this option with a value other than `0`?
     pub fn says(&self, option: &str) -> bool {
         self.jobs().iter().any(|job| job.value(&[option]).is_some_and(|value| value != "0"))
     }
 
-    /// The engines that it names.
+    /// The engines that the file names.
     pub fn engines(&self) -> Vec<String> {
         let named = |job: &Section<'_>| Some(expand(job.value(&[ENGINE])?));
         self.jobs().iter().filter_map(named).collect()
     }
 
-    /// No job says where its files are, so that they are ours to place.
+    /// Does no job say where its files are, so that this command may choose?
     pub fn is_placeless(&self) -> bool {
         let places = ["directory", "filename", "filename_format", "opendir"];
         self.jobs().iter().all(|job| job.last(&places).is_none())
     }
 
-    /// Where the files of its first job are.
+    /// The folder of its first job's files.
     pub fn folder(&self) -> PathBuf {
         let jobs = self.jobs();
         let folder = jobs.first().map(Section::folder).filter(|folder| folder.is_dir());
         folder.unwrap_or_else(|| ".".into())
     }
 
-    /// What it would do to files that are there already and that it names.
+    /// The harm that the jobs would do to existing files that they name.
     pub fn harms(&self) -> Vec<String> {
         self.jobs().iter().filter_map(Section::harm).collect()
     }
 
-    /// Its text with another engine, and a limit to the runtime of every job. Files are made before
-    /// the clock starts, and percentiles are of the whole latency.
+    /// The file's text with another engine, and a limit to the runtime of every job. Files are
+    /// created before the clock starts, and percentiles are those of the total latency.
     pub fn with(&self, ioengine: &str, seconds: Option<f64>) -> String {
         let mut own = format!("{ENGINE}={ioengine}\nlat_percentiles=1\n");
         if let Some(seconds) = seconds {
@@ -210,14 +210,14 @@ impl JobFile {
     }
 }
 
-/// `include NAME` stands for the lines of that file, beside the one that names it.
+/// `include NAME` inserts the lines of that file, relative to the including one.
 fn read_into(lines: &mut Vec<Line>, path: &Path, depth: usize) -> Result<(), String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
     for (text, number) in text.lines().zip(1..) {
         let line = Line { at: format!("{name}:{number}"), text: text.to_owned() };
         match line.plain().strip_prefix("include ").map(str::trim) {
-            // As deep as fio follows them.
+            // The depth that fio allows.
             Some(_) if depth == 16 => return Err(format!("{}: too many includes", line.at)),
             Some(other) => {
                 let beside = path.with_file_name(other);

@@ -1,7 +1,6 @@
-//! `uringlet bench JOB.fio`: fio does what its job file says, with each engine in turn.
+//! `uringlet bench JOB.fio`: fio runs its job file with each engine in turn.
 //!
-//! A native engine is one of fio's. uringlet takes the place of two of them, libaio and posixaio,
-//! by its drop-ins.
+//! A native engine is one of fio's. uringlet's drop-ins replace two of them, libaio and posixaio.
 
 mod file;
 mod output;
@@ -33,14 +32,14 @@ use uringlet_lab::bench::outside::{Look, Outside};
 const INSTALL: &str = "expected fio, which runs job files; install it with your system's package \
                        manager (apt install fio, dnf install fio, pacman -S fio)";
 
-/// What the user chose, with the defaults filled in.
+/// The user's settings, with the defaults filled in.
 #[derive(Serialize)]
 struct Settings {
     /// Job files.
     files: Vec<String>,
-    /// Those sections only.
+    /// The jobs to run; empty: all.
     sections: Vec<String>,
-    /// At most so long for each job.
+    /// The maximum time for each job.
     seconds: Option<f64>,
     rounds: u32,
     engines: Vec<String>,
@@ -51,16 +50,16 @@ struct Settings {
 struct Way {
     /// fio's engine.
     ioengine: String,
-    /// The drop-in that takes its place, and the engine behind it.
+    /// The drop-in that replaces the engine, and uringlet's engine.
     ours: Option<(DropIn, Engine)>,
 }
 
-/// The drop-ins that serve an engine of fio's, with its name. Its io_uring engine makes its calls
-/// by instructions of its own.
+/// The drop-ins, each with the engine of fio's that it replaces. fio's io_uring engine makes system
+/// calls by itself.
 const OF_FIO: [(DropIn, &str); 2] = [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
 
 impl Way {
-    /// The ways of the engines that the user chose, or else of the job files' own engines.
+    /// The ways for the engines that the user chose, or else for the job files' own engines.
     fn all(chosen: &[Engine], own: Vec<String>) -> Vec<Self> {
         let of = |ioengine: &str, ours| Self { ioengine: ioengine.to_owned(), ours };
         let mut ways = Vec::new();
@@ -80,7 +79,7 @@ impl Way {
         ways
     }
 
-    /// `libaio`, `uringlet:auto (libaio)`.
+    /// A name such as `libaio` or `uringlet:auto (libaio)`.
     fn name(&self) -> String {
         match self.ours {
             None => self.ioengine.clone(),
@@ -100,14 +99,14 @@ struct Row {
     file: usize,
     name: String,
     group: u64,
-    /// By the number of the way.
+    /// The cells by the number of the way.
     cells: BTreeMap<usize, Cell>,
 }
 
 /// One job with one engine.
 #[derive(Default)]
 struct Cell {
-    /// In the order of the rounds.
+    /// The results in the order of the rounds.
     jobs: Vec<Job>,
     not_measured: Option<String>,
 }
@@ -124,10 +123,10 @@ impl Cell {
     }
 }
 
-/// All of them, and what was refused as a whole.
+/// All results, and what was refused as a whole.
 struct Runs {
     fio: PathBuf,
-    /// Where fio runs.
+    /// The folder in which fio runs.
     folder: PathBuf,
     settings: Settings,
     files: Vec<JobFile>,
@@ -135,9 +134,9 @@ struct Runs {
     rows: Vec<Row>,
     /// File, way and reason.
     refused: Vec<(usize, usize, String)>,
-    /// What fio calls itself.
+    /// fio's version.
     version: String,
-    /// What others did in each round.
+    /// The CPU use of others in each round.
     outside: Vec<Option<Outside>>,
 }
 
@@ -156,7 +155,7 @@ impl Runs {
         Comparison::of(row.cells.get(&way)?.side(way)?, natives)
     }
 
-    /// Runs all rounds. `progress` hears of every run before it is begun.
+    /// Runs all rounds. `progress` is called before every run.
     fn measure(&mut self, mut progress: impl FnMut(String)) {
         let (rounds, ways) = (self.settings.rounds, self.ways.len());
         let mut random = Rng::new();
@@ -183,7 +182,7 @@ impl Runs {
         }
     }
 
-    /// Has fio do one file in one way.
+    /// Has fio run one file in one way.
     fn run(&mut self, file: usize, way: usize) -> Result<Vec<Job>, String> {
         let Way { ioengine, ours } = &self.ways[way];
         let mut command = Command::new(&self.fio);
@@ -220,10 +219,10 @@ impl Runs {
     }
 }
 
-/// What fio says of a job file. After Ctrl-C, fio ends in order, and removes what it is to remove.
+/// fio's output for a job file. After Ctrl-C, fio ends normally, and removes its files.
 fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
-    // In memory: a pipe that is full would stop fio, and one that a job of a killed fio has open
-    // would stop this command.
+    // In memory: a full pipe would stop fio, and a pipe that a job of a killed fio has open would
+    // stop this command.
     let file = || io::Result::Ok(File::from(memfd_create("uringlet-fio", MemfdFlags::CLOEXEC)?));
     let (mut input, stdout, stderr) = (file()?, file()?, file()?);
     input.write_all(job.as_bytes())?;
@@ -241,7 +240,7 @@ fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
     Ok(Output { status, stdout: all(stdout)?, stderr: all(stderr)? })
 }
 
-/// What a reader should know beside the general notices.
+/// A remark for the reader beside the general notices.
 fn difference(files: &[JobFile]) -> Option<String> {
     files.iter().any(|file| file.says("thread")).then(|| {
         "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that of \
@@ -274,7 +273,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut session = Session::new(&arguments.outputs, None)?;
     arguments.sandbox.enter()?;
     let machine = Machine::look();
-    // What jobs lay out without saying where is put aside, and goes with this.
+    // Files of jobs that name no folder go into this one, which is removed at the end.
     let placeless = files.iter().all(JobFile::is_placeless);
     let own = placeless.then(|| tempfile::Builder::new().prefix("uringlet-").tempdir());
     let mut own = own.transpose().context("cannot make a folder for the jobs' files")?;
@@ -293,7 +292,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         false => Vec::new(),
     };
     let ways = Way::all(&without_repeats(&arguments.engines, defaults), named);
-    // Fewer have no interval to the best of five, and so no verdict.
+    // With fewer rounds, the best of five has no interval, and so there is no verdict.
     let rounds = arguments.rounds.unwrap_or(8);
     let settings = Settings {
         files: arguments.jobs.iter().map(|path| path.display().to_string()).collect(),

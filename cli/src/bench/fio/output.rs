@@ -1,23 +1,23 @@
-//! What fio says of a run.
+//! fio's output of a run.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::process::Output;
 
-/// What one job did in one run.
+/// The figures of one job in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figure {
     pub requests: u64,
     /// Requests per second.
     pub iops: f64,
     pub bytes_per_second: f64,
-    /// User and system time as fio counts it.
+    /// User and system time, as fio counts it.
     pub cpu_us_per_request: f64,
-    /// From the submit on.
+    /// The mean latency from the submit on.
     pub mean_us: f64,
     pub p99_us: Option<f64>,
-    /// Requests that failed, where the job says that it goes on.
+    /// Requests that failed, if the job goes on after errors.
     pub errors: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct Job {
     pub figure: Figure,
     /// Why there is no figure.
     pub failure: Option<String>,
-    /// Options of the job, and options that all jobs have.
+    /// Options of the job, with those that all jobs have.
     pub options: Map<String, Value>,
     /// The entries of fio's list, without the counts of each latency.
     pub entries: Vec<Value>,
@@ -41,14 +41,14 @@ pub struct Found {
     pub jobs: Vec<Job>,
 }
 
-/// Reads what fio has written.
+/// Parses fio's output.
 ///
 /// # Errors
-/// It has not run the jobs; in its own words.
+/// fio has not run the jobs: its own words.
 pub fn read(output: &Output) -> Result<Found, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // Notes about the job come before.
+    // Notes about the job come first.
     let start = if text.starts_with('{') { Some(0) } else { text.find("\n{") };
     let (notes, json) = text.split_at(start.unwrap_or(text.len()));
     let reason = reason(&errors, notes);
@@ -87,7 +87,7 @@ fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// What fio complains of, without what is another each time.
+/// fio's complaint, without the parts that vary.
 fn reason(errors: &str, notes: &str) -> Option<String> {
     // `fio: pid=7, err=22/file:io_u.c:1846, func=io_u error, error=Invalid argument`
     let called = |line: &str| {
@@ -100,7 +100,7 @@ fn reason(errors: &str, notes: &str) -> Option<String> {
 }
 
 impl Figure {
-    /// Of a job and its clones, reads and writes together.
+    /// The figures of a job and its clones, reads and writes together.
     fn of(clones: &[&Value]) -> Self {
         let mut figure = Self::default();
         let (mut cpu_us, mut latency_us) = (0.0, 0.0);
@@ -134,7 +134,7 @@ impl Figure {
     }
 }
 
-/// The value that this part of all counts does not exceed.
+/// The percentile: the value that this share does not exceed.
 fn percentile(bins: &BTreeMap<u64, u64>, part: f64) -> Option<u64> {
     let all: u64 = bins.values().sum();
     let wanted = (all as f64 * part).ceil() as u64;

@@ -1,4 +1,4 @@
-//! What the user gets of a run of job files: tables, what could not be measured, and JSON.
+//! The output of a run of job files: tables, what could not be measured, and JSON.
 
 use super::output::{Figure, Job};
 use super::{Cell, Row, Runs, Way};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use uringlet_lab::bench::{median, outside};
 
-/// What is known before the first measurement.
+/// The facts that are known before the first measurement.
 pub fn header(
     machine: &Machine,
     storage: &Storage,
@@ -81,13 +81,13 @@ impl Cell {
     }
 }
 
-/// What a job is asked to do.
+/// The load of a job.
 #[derive(Serialize)]
 struct Load {
     rw: String,
     #[serde(skip)]
     bs: String,
-    /// Bytes, or fio's words where there are several sizes.
+    /// Bytes, or fio's words if there are several sizes.
     block: Value,
     depth: u64,
     threads: u64,
@@ -127,7 +127,7 @@ impl Runs {
         (0..self.ways.len()).filter(|&way| self.ways[way].ours.is_some())
     }
 
-    /// One of uringlet's ways in one job.
+    /// The line of one of uringlet's ways in one job.
     fn line(&self, row: &Row, way: usize) -> Line {
         let (Row { name, group, .. }, ours) = (row, &self.ways[way]);
         let found = self.comparison(row, way);
@@ -140,7 +140,7 @@ impl Runs {
         }
     }
 
-    /// Reasons, and what each is the reason for.
+    /// Reasons, each with what was not measured.
     fn not_measured(&self) -> Vec<NotMeasured> {
         let refused = self.refused.iter().map(|(file, way, reason)| {
             let (name, path) = (self.ways[*way].name(), &self.settings.files[*file]);
@@ -153,7 +153,7 @@ impl Runs {
         NotMeasured::by_reason(refused.chain(failed))
     }
 
-    /// Everything that came out.
+    /// All results.
     pub fn results(&self, method: &'static str) -> Results {
         let lines = self.rows.iter().flat_map(|row| self.ours().map(|way| self.line(row, way)));
         let lines: Vec<Line> = lines.collect();
@@ -181,7 +181,7 @@ impl Runs {
         }
     }
 
-    /// As fio has them: those of the median round.
+    /// Entries as fio's: those of the median round.
     fn entries(&self) -> Vec<Value> {
         let of = |(_, way, cell): (&Row, &Way, &Cell)| {
             let job = middle(&cell.jobs, |job| job.figure.iops);

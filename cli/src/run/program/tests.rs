@@ -1,4 +1,4 @@
-//! Small programs, made on the spot, that must be refused or let through.
+//! Small programs, made for the test, that must be refused or accepted.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ fn refusal(path: &Path) -> String {
     check(path).expect_err("it was let through").to_string()
 }
 
-/// This test program itself: dynamically linked where uringlet is.
+/// This test program itself: dynamically linked if uringlet is.
 fn own_elf() -> Vec<u8> {
     std::fs::read("/proc/self/exe").unwrap()
 }
@@ -62,7 +62,7 @@ fn static_programs_are_refused() {
 fn other_architectures_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = own_elf();
-    // e_machine lies behind the 16 bytes of e_ident and the 2 of e_type.
+    // e_machine follows the 16 bytes of e_ident and the 2 of e_type.
     let ours = u16::from_ne_bytes([bytes[18], bytes[19]]);
     let (theirs, name) = match ours {
         value if value == elf::EM_AARCH64.0 => (elf::EM_X86_64, "x86-64"),
