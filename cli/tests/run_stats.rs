@@ -1,6 +1,8 @@
 //! What `uringlet run` says of a program's counters while it runs and at its end: lines, JSON,
 //! Prometheus' format.
 
+mod skip;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -217,4 +219,56 @@ fn what_cannot_be_written_is_said_and_the_programs_status_comes_first() {
             .code(2)
             .stderr(contains("--stats-interval").and(contains("expected a time")));
     }
+}
+
+/// Its child reads a file in a root folder in which there is nothing, as daemons do. It ends with
+/// 77 where it may not change its root folder.
+const DAEMON: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <libaio.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int serve(int fd, const char *root) {
+    char byte;
+    struct iocb one, *list = &one;
+    struct io_event event;
+    io_context_t context = 0;
+    if (chroot(root) && (unshare(CLONE_NEWUSER) || chroot(root)))
+        return 77;
+    io_prep_pread(&one, fd, &byte, 1, 0);
+    return io_setup(1, &context) || io_submit(context, 1, &list) != 1 ||
+           io_getevents(context, 1, 1, &event, NULL) != 1 || event.res != 1;
+}
+
+int main(int count, char **arguments) {
+    int status, fd = open(arguments[0], O_RDONLY);
+    if (fork() == 0)
+        _exit(serve(fd, arguments[count - 1]));
+    return wait(&status) < 0 || !WIFEXITED(status) ? 1 : WEXITSTATUS(status);
+}
+"#;
+
+#[test]
+fn a_process_that_can_open_nothing_any_more_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("daemon.c"), folder.path().join("daemon"));
+    std::fs::write(&source, DAEMON).unwrap();
+    let mut cc = std::process::Command::new("cc");
+    let made = cc.args([&source, Path::new("-laio"), Path::new("-o"), &program]).status();
+    assert!(made.unwrap().success());
+    let root = folder.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let ran = run(&["--stats", "--", program.to_str().unwrap(), root.to_str().unwrap()]);
+    let output = ran.get_output();
+    let text = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) {
+        let name = "a_process_that_can_open_nothing_any_more_is_counted";
+        return skip::skipped(name, "no root folder can be changed here");
+    }
+    assert!(output.status.success(), "{text}");
+    let reads = text.lines().find_map(|line| line.trim_start().strip_prefix("reads"));
+    assert_eq!(reads.and_then(|rest| rest.split_whitespace().next()), Some("1"), "{text}");
 }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 use uringlet::EngineKind;
-use uringlet::stats::{ProcessId, Region};
+use uringlet::stats::ProcessId;
 
 /// Read by the drop-ins: the engine of every context.
 const ENGINE: &str = "URINGLET_ENGINE";
@@ -130,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.arg0(name).args(rest);
     serve(&mut command, arguments)?;
     arguments.sandbox.lock_in(&mut command)?;
-    let mut watch = Watch::new().context("cannot keep what the program tells")?;
+    let mut watch = Watch::new().context("cannot make the memory that collects the counters")?;
     watch.tell(&mut command);
     if arguments.stats || arguments.live.any() {
         return with_stats(command, arguments, &mut watch);
@@ -185,7 +185,7 @@ pub fn preload(command: &mut Command, libraries: &[PathBuf], engine: &str) {
 }
 
 fn with_stats(mut command: Command, arguments: &Arguments, watch: &mut Watch) -> Result<ExitCode> {
-    let region = Region::create().context("cannot make the memory that collects the counters")?;
+    let region = watch.region();
     command.env(STATS, region.path());
     let name = Path::new(&arguments.program[0]).file_name().unwrap_or(&arguments.program[0]);
     let live = RefCell::new(Live::open(&arguments.live, &region, &name.to_string_lossy())?);

@@ -3,51 +3,56 @@
 
 use super::library::DropIn;
 use nix::sys::signal::Signal;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::geteuid;
 use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::rc::Rc;
 use uringlet::front::seen::{self, Seen};
 use uringlet::probe::errno_name;
+use uringlet::stats::Region;
 
-/// Read by the drop-ins: the file for their events.
+/// Read by the drop-ins: the memory for their events.
 const SEEN: &str = "URINGLET_SEEN";
 
 /// The state while the program runs.
 pub struct Watch {
-    file: std::fs::File,
+    region: Rc<Region>,
     /// Processes into which no drop-in was loaded, each with name and reason.
     lost: Vec<(u32, String, &'static str)>,
 }
 
 impl Watch {
     /// # Errors
-    /// There is no memory for the file.
+    /// There is no memory for it.
     pub fn new() -> std::io::Result<Self> {
-        // In memory, because there may be no writable folder.
-        let file = memfd_create("uringlet-seen", MemfdFlags::CLOEXEC)?.into();
-        Ok(Self { file, lost: Vec::new() })
+        let mut region = Region::create()?;
+        // Root starts programs that become other users, who may not look into this process.
+        if geteuid().is_root() {
+            region.pass_on()?;
+        }
+        Ok(Self { region: Rc::new(region), lost: Vec::new() })
     }
 
-    fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    /// The memory for events, which has counters of contexts, too.
+    pub fn region(&self) -> Rc<Region> {
+        Rc::clone(&self.region)
     }
 
-    /// Has the program write its events.
+    /// Has the program count its events.
     pub fn tell(&self, command: &mut Command) {
-        command.env(SEEN, self.path());
+        command.env(SEEN, self.region.path());
     }
 
-    fn all(&self) -> Vec<Seen> {
-        seen::read(&self.path()).unwrap_or_default()
+    fn has(&self, what: Seen) -> bool {
+        seen::count(&self.region, what) > 0
     }
 
     /// Looks for processes without a drop-in, until something went through a drop-in.
     pub fn look(&mut self, program: u32) {
-        if self.all().contains(&Seen::Made) {
+        if self.has(Seen::Made) {
             return;
         }
         for pid in descendants(program) {
@@ -61,16 +66,12 @@ impl Watch {
 
     /// Set-ups that were refused, each errno once.
     pub fn refusals(&self) -> Option<String> {
-        let refused: Vec<u8> = self.all().iter().filter_map(refusal).collect();
-        let mut errnos = refused.clone();
-        errnos.sort_unstable();
-        errnos.dedup();
+        let (count, errnos) = seen::refused(&self.region);
         let names = errnos.iter().map(|&errno| {
             errno_name(errno.into()).map_or_else(|| errno.to_string(), str::to_owned)
         });
         let names = names.collect::<Vec<_>>().join(", ");
-        (!refused.is_empty()).then(|| {
-            let count = refused.len();
+        (count > 0).then(|| {
             format!(
                 "{count} set-ups were refused by uringlet ({names}): see `uringlet doctor`, or let \
                  --engine auto choose"
@@ -79,31 +80,30 @@ impl Watch {
     }
 
     /// Processes that got a filter of seccomp(2).
-    pub fn filters(&self) -> usize {
-        self.all().iter().filter(|&&what| what == Seen::Filtered).count()
+    pub fn filters(&self) -> u64 {
+        seen::count(&self.region, Seen::Filtered)
     }
 
     /// The reason why nothing went through a drop-in; none if something did. `program` was started,
     /// and has ended with `status`.
     pub fn verdict(&self, program: &Path, status: ExitStatus) -> Option<String> {
-        let seen = self.all();
-        if seen.contains(&Seen::Made) {
+        if self.has(Seen::Made) {
             return None;
         }
         let cause = if let Some(refused) = self.refusals() {
             refused
-        } else if seen.contains(&Seen::SteppedAside) {
+        } else if self.has(Seen::SteppedAside) {
             "its io_uring rings are the kernel's, which allows them (--io-uring always serves them \
              here)"
                 .into()
-        } else if seen.contains(&Seen::Unserved) {
+        } else if self.has(Seen::Unserved) {
             "it asks for io_uring rings of a kind that is not served: they are left to the kernel"
                 .into()
-        } else if seen.contains(&Seen::LeftToKernel) {
+        } else if self.has(Seen::LeftToKernel) {
             "it enters io_uring's rings by instructions of its own, which are caught neither with \
              --trap never nor where seccomp(2) is refused: they are the kernel's rings"
                 .into()
-        } else if !seen.contains(&Seen::Loaded) {
+        } else if !self.has(Seen::Loaded) {
             "the drop-in was loaded into no process: the loader ignored LD_PRELOAD".into()
         } else if let Some((_, name, why)) = self.lost.first() {
             let more = self.lost.len() - 1;
@@ -120,13 +120,6 @@ impl Watch {
             )
         };
         Some(format!("uringlet: nothing went through it: {cause}\n"))
-    }
-}
-
-fn refusal(seen: &Seen) -> Option<u8> {
-    match seen {
-        Seen::Refused(errno) => Some(*errno),
-        _ => None,
     }
 }
 
@@ -183,41 +176,47 @@ fn lost(proc: &Path, pid: u32) -> Option<(String, &'static str)> {
 mod tests {
     use super::*;
 
-    fn watch(events: &[u8]) -> Watch {
+    const LOADED: Seen = Seen::Loaded;
+    const REFUSED: Seen = Seen::Refused(libc::EINVAL as u8);
+
+    fn watch(events: &[Seen]) -> Watch {
         let watch = Watch::new().unwrap();
-        (&watch.file).write_all(events).unwrap();
+        events.iter().for_each(|&what| seen::note(&watch.region, what));
         watch
     }
 
-    fn said(events: &[u8]) -> Option<String> {
+    fn said(events: &[Seen]) -> Option<String> {
         watch(events).verdict(Path::new("./program"), ExitStatus::default())
     }
 
     #[test]
     fn what_a_signal_ended_is_not_said_to_have_called_nothing() {
-        let ended =
-            |events, raw| watch(events).verdict(Path::new("x"), ExitStatus::from_raw(raw)).unwrap();
+        let ended = |events: &[Seen], raw| {
+            watch(events).verdict(Path::new("x"), ExitStatus::from_raw(raw)).unwrap()
+        };
         for raw in [libc::SIGSEGV, (128 + libc::SIGSEGV) << 8] {
-            let text = ended(b"l\0", raw);
+            let text = ended(&[LOADED], raw);
             assert!(text.contains("signal 11 (SIGSEGV) ended it"), "{text}");
         }
-        assert!(ended(b"l\0", 1 << 8).contains("it called neither"));
-        assert!(ended(b"l\0r\x16", libc::SIGSEGV).contains("refused by uringlet"));
+        assert!(ended(&[LOADED], 1 << 8).contains("it called neither"));
+        assert!(ended(&[LOADED, REFUSED], libc::SIGSEGV).contains("refused by uringlet"));
     }
 
     #[test]
     fn the_true_cause_is_named() {
-        assert_eq!(said(b"l\0m\0"), None);
-        assert_eq!(said(b"l\0r\x16m\0"), None, "another one was made");
+        assert_eq!(said(&[LOADED, Seen::Made]), None);
+        assert_eq!(said(&[LOADED, REFUSED, Seen::Made]), None, "another one was made");
         assert!(
-            said(b"l\0r\x16r\x16").unwrap().contains("2 set-ups were refused by uringlet (EINVAL)")
+            said(&[LOADED, REFUSED, REFUSED])
+                .unwrap()
+                .contains("2 set-ups were refused by uringlet (EINVAL)")
         );
-        assert!(said(b"l\0k\0").unwrap().contains("instructions of its own"));
-        assert!(said(b"l\0s\0").unwrap().contains("--io-uring always"));
-        assert!(said(b"l\0u\0").unwrap().contains("of a kind that is not served"));
-        assert!(said(b"").unwrap().contains("the loader ignored LD_PRELOAD"));
-        assert!(said(b"l\0").unwrap().contains("`uringlet doctor -- ./program`"));
-        let mut lost = watch(b"l\0");
+        assert!(said(&[LOADED, Seen::LeftToKernel]).unwrap().contains("instructions of its own"));
+        assert!(said(&[LOADED, Seen::SteppedAside]).unwrap().contains("--io-uring always"));
+        assert!(said(&[LOADED, Seen::Unserved]).unwrap().contains("of a kind that is not served"));
+        assert!(said(&[]).unwrap().contains("the loader ignored LD_PRELOAD"));
+        assert!(said(&[LOADED]).unwrap().contains("`uringlet doctor -- ./program`"));
+        let mut lost = watch(&[LOADED]);
         lost.lost = vec![(1, "child".into(), "why"), (2, "other".into(), "why")];
         let text = lost.verdict(Path::new("x"), ExitStatus::default()).unwrap();
         assert!(

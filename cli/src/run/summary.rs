@@ -6,7 +6,7 @@ use uringlet::stats::{Distribution, Snapshot};
 
 /// The whole summary, ready to print. `filters`: the number of processes to which calls come by a
 /// filter of seccomp(2). `refused`: the set-ups that were refused.
-pub fn text(stats: &Snapshot, filters: usize, refused: Option<String>) -> String {
+pub fn text(stats: &Snapshot, filters: u64, refused: Option<String>) -> String {
     let mut table = Table::new("", ["", "", ""], 1..2);
     let mut row = |name: &str, value: String, more: String| {
         table.row([name.to_owned(), value, more]);
@@ -38,7 +38,7 @@ pub fn text(stats: &Snapshot, filters: usize, refused: Option<String>) -> String
     row("reads of pages not in memory", count(stats.reads_ahead), share(stats.reads_ahead, total));
     row("fsyncs done with others", count(stats.syncs_together), String::new());
     row("workers at most", count(stats.workers_max), String::new());
-    row("processes with a filter of calls", count(filters as u64), String::new());
+    row("processes with a filter of calls", count(filters), String::new());
     for (name, number) in [
         ("executed in the submitter's cell", stats.submissions_local),
         ("  in another", stats.submissions_remote),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::seen::{self, Seen};
 use crate::environment::variable;
-use crate::stats::{self, STATS};
+use crate::stats::{self, Region, STATS};
 use crate::{Builder, Context, EngineKind, process, sys};
 
 /// `URINGLET_ENGINE`: the engine that executes the requests (default `auto`).
@@ -49,7 +49,11 @@ struct Told {
     /// `None`: the value is invalid.
     builder: Option<Builder>,
     stats: Option<OsString>,
-    seen: Option<OsString>,
+    /// The memory of `uringlet run`. It is mapped when a drop-in is loaded, since the program may
+    /// become another user, change its root folder, or close every descriptor.
+    seen: Option<Region>,
+    /// Contexts count there, too.
+    counts_there: bool,
     /// `None`: the value is invalid.
     trap: Option<Trap>,
     /// Rings are made only where the kernel refuses them. `None`: the value is invalid.
@@ -64,8 +68,8 @@ pub extern "C" fn read() {
 
 /// Tells `uringlet run`, if it has started the program.
 fn seen(what: Seen) {
-    if let Some(path) = &told().seen {
-        seen::note(path.as_ref(), what);
+    if let Some(region) = &told().seen {
+        seen::note(region, what);
     }
 }
 
@@ -96,10 +100,13 @@ fn told() -> &'static Told {
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());
     let mut known = TOLD.load(Ordering::Acquire);
     if known.is_null() {
+        let (stats, seen) = (variable(STATS), variable(SEEN));
         known = Box::into_raw(Box::new(Told {
             builder: told_builder(),
-            stats: variable(STATS),
-            seen: variable(SEEN),
+            counts_there: stats.is_some() && stats == seen,
+            stats,
+            // It is no failure of the program's if nothing can be told.
+            seen: seen.and_then(|path| Region::join(path.as_ref()).ok()),
             trap: match variable(TRAP).as_deref().map(OsStr::to_str) {
                 None | Some(Some("never")) => Some(Trap::Never),
                 Some(Some("auto")) => Some(Trap::Auto),
@@ -158,7 +165,8 @@ pub fn builder() -> Result<Builder, i32> {
     let told = told();
     if told.stats.is_some() && !IS_OBSERVED.load(Ordering::Acquire) {
         // Statistics that cannot be written do not stop a program.
-        let _ = stats::observe_as(told.stats.as_deref());
+        let joined = told.seen.as_ref().filter(|_| told.counts_there);
+        let _ = stats::observe_as(told.stats.as_deref(), joined);
         IS_OBSERVED.store(true, Ordering::Release);
     }
     let is_usable = told.trap.is_some() && told.if_refused.is_some();

@@ -1,10 +1,7 @@
-//! What `uringlet run` learns about a program: that a drop-in was loaded, and each set-up, made or
-//! refused. Each event is two bytes in a file of the command. Without that file, nothing is
-//! written.
+//! What `uringlet run` hears of a program: that a drop-in was loaded, and each set-up, made or
+//! refused. They are counted in the memory of [`Region`], which the command has made.
 
-use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::path::Path;
+use crate::stats::Region;
 
 /// Something that happened in one of the processes of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,68 +10,72 @@ pub enum Seen {
     Loaded,
     /// A context was made.
     Made,
-    /// A context was refused with this errno.
+    /// One was not, for this errno.
     Refused(u8),
-    /// A set-up was left to the kernel, because the program makes further calls that the drop-in
-    /// does not see.
+    /// A set-up was left to the kernel, since the program makes further calls unseen.
     LeftToKernel,
-    /// A set-up was left to the kernel, because the kernel has what was asked for.
+    /// One was, since the kernel has what was asked for.
     SteppedAside,
-    /// A set-up was left to the kernel, because the drop-in does not serve what it asks for.
+    /// One was, since it asks for what is not served.
     Unserved,
     /// A process got a filter of seccomp(2).
     Filtered,
 }
 
-/// Appends an event to the file; errors are ignored.
-pub(crate) fn note(path: &Path, what: Seen) {
-    let bytes = match what {
-        Seen::Loaded => [b'l', 0],
-        Seen::Made => [b'm', 0],
-        Seen::Refused(errno) => [b'r', errno],
-        Seen::LeftToKernel => [b'k', 0],
-        Seen::SteppedAside => [b's', 0],
-        Seen::Unserved => [b'u', 0],
-        Seen::Filtered => [b'f', 0],
-    };
-    // Two bytes at the end of a file are written in one piece.
-    let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(&bytes));
+/// The event's place among those that are counted.
+fn kind(what: Seen) -> usize {
+    match what {
+        Seen::Loaded => 0,
+        Seen::Made => 1,
+        Seen::LeftToKernel => 2,
+        Seen::SteppedAside => 3,
+        Seen::Unserved => 4,
+        Seen::Filtered => 5,
+        Seen::Refused(errno) => 256 + usize::from(errno),
+    }
 }
 
-/// All events that were written.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn read(path: &Path) -> std::io::Result<Vec<Seen>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.read_to_end(&mut bytes)?;
-    let events = bytes.chunks_exact(2).filter_map(|event| match event {
-        [b'l', _] => Some(Seen::Loaded),
-        [b'm', _] => Some(Seen::Made),
-        [b'r', errno] => Some(Seen::Refused(*errno)),
-        [b'k', _] => Some(Seen::LeftToKernel),
-        [b's', _] => Some(Seen::SteppedAside),
-        [b'u', _] => Some(Seen::Unserved),
-        [b'f', _] => Some(Seen::Filtered),
-        _ => None,
-    });
-    Ok(events.collect())
+/// Counts it.
+pub fn note(region: &Region, what: Seen) {
+    region.note(kind(what));
 }
 
-#[cfg(test)]
+/// How often it happened.
+pub fn count(region: &Region, what: Seen) -> u64 {
+    region.noted(kind(what))
+}
+
+/// How many set-ups were refused, and for which errnos.
+pub fn refused(region: &Region) -> (u64, Vec<u8>) {
+    let count = |errno: &u8| count(region, Seen::Refused(*errno));
+    let errnos: Vec<u8> = (0..=u8::MAX).filter(|errno| count(errno) > 0).collect();
+    (errnos.iter().map(count).sum(), errnos)
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_read_in_order_and_no_file_is_made() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("seen");
-        note(&path, Seen::Loaded);
-        assert!(!path.exists());
-        std::fs::write(&path, "").unwrap();
-        let left = [Seen::LeftToKernel, Seen::SteppedAside, Seen::Unserved, Seen::Filtered];
-        let all = [&[Seen::Loaded, Seen::Made, Seen::Refused(22)][..], &left].concat();
-        all.iter().for_each(|&what| note(&path, what));
-        assert_eq!(read(&path).unwrap(), all);
+    fn each_event_is_counted_by_itself_where_another_mapping_reads_it() {
+        let region = Region::create().unwrap();
+        let joined = Region::join(&region.path()).unwrap();
+        let all = [
+            Seen::Loaded,
+            Seen::Made,
+            Seen::LeftToKernel,
+            Seen::SteppedAside,
+            Seen::Unserved,
+            Seen::Filtered,
+            Seen::Refused(0),
+            Seen::Refused(u8::MAX),
+        ];
+        for (times, &what) in (1..).zip(&all) {
+            (0..times).for_each(|_| note(&joined, what));
+        }
+        for (times, &what) in (1..).zip(&all) {
+            assert_eq!(count(&region, what), times, "{what:?}");
+        }
+        assert_eq!(refused(&region), (7 + 8, vec![0, u8::MAX]));
     }
 }

@@ -24,13 +24,17 @@ pub(crate) const STATS: &str = "URINGLET_STATS";
 /// Each process counts into memory of its own, for `uringlet top`.
 const STATS_OWN: &str = "auto";
 /// "urnglet" and a version of the layout below.
-const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x09");
+const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x0a");
 /// The name in /proc/PID/fd.
 const NAME: &std::ffi::CStr = c"uringlet-stats";
 /// The maximum number of contexts with a place of their own; others share one.
 const PLACES: usize = 128;
 /// Room for the text about a context's engine.
 const CHOICE_WORDS: usize = 48;
+/// Kinds of events that can be counted.
+const EVENTS: usize = 512;
+/// The lowest number of a descriptor that children inherit: higher than what programs open.
+const INHERITED: RawFd = 256;
 
 /// The memory that another process sees.
 #[repr(C)]
@@ -45,6 +49,8 @@ struct Layout {
     places: [PlaceLayout; PLACES],
     /// Counters of contexts that find no place.
     rest: Counters,
+    /// What happened in the processes of the program; see [`crate::front::seen`].
+    events: [AtomicU64; EVENTS],
 }
 
 #[repr(C)]
@@ -183,6 +189,56 @@ impl Region {
     /// Sets the program's process.
     pub fn set_program(&self, program: ProcessId) {
         self.layout().program.set(program);
+    }
+
+    /// Has the children of this process inherit the descriptor. One that has become another user
+    /// may not open [`Region::path`], and joins by the descriptor instead. The path is another one
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Those of fcntl(2); nothing has changed then.
+    pub fn pass_on(&mut self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        // SAFETY: passes no address.
+        let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, INHERITED) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor, which is nobody else's.
+        self.file = Some(File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
+        Ok(())
+    }
+
+    /// Maps counters at the [`Region::path`] of another process, for writing, and keeps no
+    /// descriptor. Where the path may not be opened, the calling process may have inherited the
+    /// descriptor ([`Region::pass_on`]).
+    ///
+    /// # Errors
+    /// Those of open(2), fcntl(2) and mmap(2); `InvalidData` if the file is none of ours.
+    pub(crate) fn join(path: &Path) -> io::Result<Self> {
+        let inherited = |error| {
+            let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+            let copy = sys::duplicate(number.ok_or(error)?, INHERITED);
+            if copy < 0 {
+                return Err(io::Error::from_raw_os_error(-copy as i32));
+            }
+            // SAFETY: a new descriptor, which is nobody else's.
+            let file = File::from(unsafe { OwnedFd::from_raw_fd(copy as RawFd) });
+            Self::map_ours(file, libc::PROT_READ | libc::PROT_WRITE)
+        };
+        let mut region = Self::open(path).or_else(inherited)?;
+        region.file = None;
+        Ok(region)
+    }
+
+    /// Counts one event of this kind.
+    pub(crate) fn note(&self, kind: usize) {
+        self.layout().events[kind].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many events of this kind were counted.
+    pub(crate) fn noted(&self, kind: usize) -> u64 {
+        self.layout().events[kind].load(Ordering::Relaxed)
     }
 
     /// Maps counters that [`Region::create`] has made, for reading.
@@ -390,16 +446,19 @@ pub(super) fn claim() -> Option<(&'static Counters, Option<ContextPlace>)> {
 /// Has contexts of this process count into `region` from now on. The first call wins. A descriptor
 /// stays open, so that the counters can be found as long as the process lives.
 fn publish(region: Region) {
-    let null = std::ptr::null_mut();
-    let layout = region.layout.cast_mut();
-    // If another thread was first, its region stays.
-    if PUBLISHED.compare_exchange(null, layout, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    if count_into(region.layout.cast_mut()) {
         let mut region = std::mem::ManuallyDrop::new(region);
         if let Some(file) = region.file.take() {
             // Under a number that a program which closes all its descriptors leaves open.
             std::mem::forget(Copied::of(file.as_raw_fd()));
         }
     }
+}
+
+/// Has contexts of this process count there from now on; not if another was first.
+fn count_into(layout: *mut Layout) -> bool {
+    let null = std::ptr::null_mut();
+    PUBLISHED.compare_exchange(null, layout, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// Has every context of this process, from now on, count into a region of another process: one from
@@ -419,13 +478,18 @@ pub fn publish_to(path: &Path) -> io::Result<()> {
 /// # Errors
 /// As [`Region::create`] and [`publish_to`].
 pub fn observe() -> io::Result<()> {
-    observe_as(variable(STATS).as_deref())
+    observe_as(variable(STATS).as_deref(), None)
 }
 
-/// As [`observe`], for a program with this value of the variable when it was read.
-pub(crate) fn observe_as(said: Option<&OsStr>) -> io::Result<()> {
+/// As [`observe`], for a program with this value of the variable when it was read. A program that
+/// may not open the region any more counts into the one that it has joined.
+pub(crate) fn observe_as(said: Option<&OsStr>, joined: Option<&'static Region>) -> io::Result<()> {
     match said {
-        Some(path) if path != STATS_OWN => publish_to(Path::new(path)),
+        Some(path) if path != STATS_OWN => publish_to(Path::new(path)).or_else(|error| {
+            let joined = joined.ok_or(error)?;
+            count_into(joined.layout.cast_mut());
+            Ok(())
+        }),
         _ => observe_alone(),
     }
 }
@@ -488,6 +552,24 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         process
+    }
+
+    #[test]
+    fn who_may_not_open_the_path_joins_by_the_descriptor_that_it_has_inherited() {
+        let mut region = Region::create().unwrap();
+        region.pass_on().unwrap();
+        let number = region.path().file_name().unwrap().to_owned();
+        let closed = Path::new("/nowhere").join(&number);
+        Region::join(&closed).unwrap().note(3);
+        assert_eq!(region.noted(3), 1);
+        let inherits = std::process::Command::new("test");
+        let ended = { inherits }.arg("-e").arg(Path::new("/proc/self/fd").join(&number)).status();
+        assert!(ended.unwrap().success());
+        let other = File::open("/dev/null").unwrap();
+        let other = std::os::fd::AsRawFd::as_raw_fd(&other).to_string();
+        for path in [Path::new("/nowhere/x"), Path::new("/nowhere").join(other).as_path()] {
+            assert!(Region::join(path).is_err());
+        }
     }
 
     #[test]
