@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# Serves files by nginx, natively and on the drop-in for libaio, and compares the requests a
+# second: ci/nginx.sh [ROUNDS]
+#
+# Fetches Debian's source package of nginx and builds it with --with-file-aio, which Debian's own
+# build leaves out. Nothing of it is kept in the repository. 64 files of 1 MiB are read with
+# `aio on; directio 512`, by 8 connections of wrk on the loopback (PORT, 18741 without it). Both
+# sides take turns: ROUNDS (5) of LENGTH (3) seconds each. FORBID is a sandbox that ours runs in
+# (none without it). FOLDER says where the sources and the files are (target/nginx without it).
+# Prints medians, CPU time for each request, and the ratio with its range. Fails if a response is
+# no 200, or if nothing went through the drop-in.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+need cc
+need curl
+need make
+need wrk
+uringlet="$(uringlet_command)"
+folder="${FOLDER:-$target/nginx}"
+rounds="${1:-5}"
+seconds="${LENGTH:-3}"
+mkdir -p -- "$folder"
+folder="$(cd -- "$folder" && pwd)"
+
+if [[ ! -x "$folder/nginx" ]]; then
+    list_sources "$folder"
+    rm -rf -- "$folder/fetch"
+    mkdir -- "$folder/fetch"
+    (cd -- "$folder/fetch" && apt-get "${apt_options[@]}" source -qq --download-only nginx)
+    tar -xf "$folder/fetch"/nginx_*.orig.tar.* -C "$folder/fetch"
+    (cd -- "$folder/fetch"/nginx-*/ && ./configure --with-file-aio --without-http_rewrite_module \
+        --without-http_gzip_module && make -j "$(nproc)") >"$folder/build.log" 2>&1 ||
+        die "nginx cannot be built: $folder/build.log"
+    cp -- "$folder/fetch"/nginx-*/objs/nginx "$folder/nginx"
+fi
+run="$(mktemp -d -- "$folder/run-XXXXXX")"
+server=
+
+finish() {
+    [[ -z "$server" ]] || kill -QUIT "$server" 2>/dev/null || true
+    wait
+    rm -rf -- "$run"
+}
+trap finish EXIT
+
+mkdir -- "$run/files"
+for ((file = 0; file < 64; file++)); do
+    head -c 1048576 /dev/urandom >"$run/files/$file"
+done
+cat >"$run/nginx.conf" <<EOF
+user $(id -un) $(id -gn);
+daemon off;
+worker_processes 1;
+pid $run/pid;
+error_log $run/error warn;
+events { worker_connections 512; }
+http {
+    access_log off;
+    aio on;
+    directio 512;
+    output_buffers 1 128k;
+    client_body_temp_path $run/body;
+    proxy_temp_path $run/proxy;
+    fastcgi_temp_path $run/fastcgi;
+    uwsgi_temp_path $run/uwsgi;
+    scgi_temp_path $run/scgi;
+    server { listen 127.0.0.1:${PORT:-18741}; root $run/files; }
+}
+EOF
+cat >"$run/wrk.lua" <<'EOF'
+local n = 0
+request = function()
+    n = (n + 37) % 64
+    return wrk.format("GET", "/" .. n)
+end
+EOF
+address="http://127.0.0.1:${PORT:-18741}"
+
+# CPU time of a process and all that it has started, in ticks (proc(5)).
+ticks() {
+    local pid="$1" child sum
+    sum="$(awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$pid/stat")"
+    for child in $(cat "/proc/$pid/task"/*/children); do
+        sum=$((sum + $(ticks "$child")))
+    done
+    echo "$sum"
+}
+
+# Serves for some seconds; $1: native or ours. Prints requests a second, and µs of CPU time for one.
+measure() {
+    local side="$1" command=("$folder/nginx" -p "$run" -c "$run/nginx.conf") before after said rate
+    if [[ "$side" == ours ]]; then
+        command=("$uringlet" run --stats ${FORBID:+--forbid "$FORBID"} -- "${command[@]}")
+    fi
+    rm -f -- "$run/pid"
+    "${command[@]}" 2>"$run/stats" &
+    for ((try = 0; try < 100; try++)); do
+        ! curl -fs -o /dev/null "$address/0" || break
+        sleep 0.1
+    done
+    server="$(cat -- "$run/pid")" || die "nginx did not start: $(cat -- "$run/stats" "$run/error")"
+    before="$(ticks "$server")"
+    said="$(wrk -t 1 -c 8 -d "$seconds" -s "$run/wrk.lua" "$address")"
+    after="$(ticks "$server")"
+    kill -QUIT "$server"
+    wait
+    server=
+    if grep -qE 'Non-2xx|Socket errors' <<<"$said"; then
+        die "$side: $said"
+    fi
+    if [[ "$side" == ours ]] && ! grep -qE '^ +reads +[1-9]' "$run/stats"; then
+        die "nothing was read through the drop-in: $(cat -- "$run/stats")"
+    fi
+    rate="$(awk '/^Requests\/sec/ { print $2 }' <<<"$said")"
+    awk -v rate="$rate" -v ticks="$((after - before))" -v seconds="$seconds" -v hz="$(getconf CLK_TCK)" \
+        'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * seconds) }'
+}
+
+print_machine "$folder"
+for ((round = 0; round < rounds; round++)); do
+    sides=(native ours)
+    ((round % 2 == 0)) || sides=(ours native)
+    for side in "${sides[@]}"; do
+        measure "$side" >>"$run/$side"
+    done
+done
+paste -d ' ' "$run/native" "$run/ours" | awk '
+    function median(of, n, i, j, swap) {
+        for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++)
+            if (of[j] < of[i]) { swap = of[i]; of[i] = of[j]; of[j] = swap }
+        return n % 2 ? of[(n + 1) / 2] : (of[n / 2] + of[n / 2 + 1]) / 2
+    }
+    { a[NR] = $1; p[NR] = $2; b[NR] = $3; q[NR] = $4; r[NR] = $3 / $1 }
+    END {
+        printf "requests a second: native %.0f, ours %.0f, ", median(a, NR), median(b, NR)
+        middle = median(r, NR)
+        printf "ratio %.2f (%.2f to %.2f)\n", middle, r[1], r[NR]
+        printf "CPU time for each: native %.0f µs, ours %.0f µs\n", median(p, NR), median(q, NR)
+    }'
