@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Builds the workspace and runs all its tests: ci/test.sh [ARGUMENTS OF cargo test]
+#
+# TIMES says how often the programs of tests run (once without it).
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -45,13 +47,19 @@ run() {
 export -f run
 shopt -s nullglob
 noted=("$programs"/*)
-((${#noted[@]} == 0)) || printf '%s\0' "${noted[@]}" |
-    xargs -0 -P "$(($(nproc) + 1))" -n 1 bash -c 'run "$1"' -
-failed=("$programs"/*.failed)
-if ((${#failed[@]})); then
-    status=1
-    failed=("${failed[@]##*/}")
-    printf '\nfailed programs:\n'
-    printf '  %s\n' "${failed[@]%.failed}"
-fi
+for ((time = 1; time <= ${TIMES:-1}; time++)); do
+    started=$SECONDS
+    ((${#noted[@]} == 0)) || printf '%s\0' "${noted[@]}" |
+        xargs -0 -P "$(($(nproc) + 1))" -n 1 bash -c 'run "$1"' -
+    failed=("$programs"/*.failed)
+    if ((${#failed[@]})); then
+        status=1
+        rm -- "${failed[@]}"
+        failed=("${failed[@]##*/}")
+        printf '\nfailed programs:\n'
+        printf '  %s\n' "${failed[@]%.failed}"
+    fi
+    ((${TIMES:-1} == 1)) || printf 'run %d of %d: %d programs, %d failed, %d s\n' \
+        "$time" "$TIMES" "${#noted[@]}" "${#failed[@]}" "$((SECONDS - started))"
+done
 exit "$status"
