@@ -159,6 +159,23 @@ impl Chains {
         self.first.push_back(step);
     }
 
+    /// Is no chain being assembled, and does none wait, or wait to be started?
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        let Self { head, drain_next, wait_next, barrier, .. } = *self;
+        head == NONE && !(drain_next | wait_next | barrier) && !self.has_steps()
+    }
+
+    fn has_steps(&self) -> bool {
+        let queued = self.starts.len() + self.held.len();
+        queued + self.steps.len() + self.first.len() + self.following.len() > 0
+    }
+
+    /// A request of a chain of its own was let through, and started.
+    pub(crate) fn begun(&mut self) {
+        self.running += 1;
+    }
+
     /// A request has ended.
     pub(crate) fn ended(&mut self) {
         self.running = self.running.saturating_sub(1);
@@ -170,7 +187,15 @@ impl Chains {
     }
 
     /// What is to be done now that a batch is through. `None`: nothing until a request ends.
+    #[inline]
     pub(crate) fn next_step(&mut self, requests: &impl Links) -> Option<Step> {
+        if !self.barrier && !self.has_steps() {
+            return None;
+        }
+        self.next_of_some(requests)
+    }
+
+    fn next_of_some(&mut self, requests: &impl Links) -> Option<Step> {
         loop {
             if let Some(at) = self.starts.pop_front() {
                 return Some(Step::Start(at));

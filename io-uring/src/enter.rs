@@ -121,7 +121,8 @@ unsafe fn enter_ring(
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
         let engine = ring.engine()?;
         let _entered = core.entered();
-        let consumed = core.submit(engine, count, thread)?;
+        let fast = count == 1 && !polls && core.submit_fast(engine, thread);
+        let consumed = if fast { 1 } else { core.submit(engine, count, thread)? };
         if !polls && consumed != count {
             engine.poll();
             return Ok(consumed as i32);

@@ -310,14 +310,21 @@ impl Board {
         }
     }
 
-    /// Counts a read that was executed at its submit, without a slot, with this result.
+    /// Counts a read or a write that was executed at its submit, without a slot, with this result.
     #[inline]
-    pub(crate) fn count_tried(&self, result: i32) {
+    pub(crate) fn count_tried(&self, kind: Kind, result: i32) {
         if let Some(counters) = self.counters() {
-            let bytes = u64::try_from(result).unwrap_or(0);
-            counters.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-            for counter in [&counters.submitted, &counters.reads, &counters.by_waiter] {
+            let all = u64::try_from(result).unwrap_or(0);
+            let (bytes, transfers) = match kind {
+                Kind::Write => (&counters.bytes_written, &counters.writes),
+                _ => (&counters.bytes_read, &counters.reads),
+            };
+            bytes.fetch_add(all, Ordering::Relaxed);
+            for counter in [&counters.submitted, transfers, &counters.by_waiter] {
                 counter.fetch_add(1, Ordering::Relaxed);
+            }
+            if result < 0 {
+                counters.errors.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -100,10 +100,10 @@ impl Descriptor {
     }
 }
 
-/// Is the descriptor open for reading, and are its reads not known to wait? Uses what is
+/// Is the descriptor open for reads (or writes), and are these not known to wait? Uses what is
 /// remembered, without a system call.
-pub fn is_read_inline(fd: i32) -> bool {
-    Facts::noted(fd).is_some_and(|facts| facts.is_inline(false))
+pub fn is_inline(fd: i32, write: bool) -> bool {
+    Facts::noted(fd).is_some_and(|facts| facts.is_inline(write))
 }
 
 /// May poll(2) of this descriptor wait, because it asks a file server that may not answer? Uses

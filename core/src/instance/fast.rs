@@ -159,21 +159,29 @@ impl Instance {
         })
     }
 
-    /// Executes the read of an entry now, as io_uring does at issue. `None`: the read has to be
-    /// submitted, because it has to wait, or is no plain read of at most [`TRIED_MAX`] bytes.
+    /// Executes the read or the write of an entry now, as io_uring does at issue. `None`: it has to
+    /// be submitted, because it has to wait, or is no plain one of at most [`TRIED_MAX`] bytes.
+    /// A write is executed as by a poll. It must have nothing in front of it, and nothing may wait
+    /// for the calling thread.
     ///
     /// # Safety
-    /// As for [`Instance::submit_with`]; the buffer belongs to the read during the call.
+    /// As for [`Instance::submit_with`]; the buffer belongs to the transfer during the call.
     pub unsafe fn try_now(&self, sqe: &Sqe) -> Option<i32> {
-        let read = Transfer::of(sqe).filter(|one| !one.is_write && one.length <= TRIED_MAX)?;
-        let inline = Facts::noted(read.fd).is_some_and(|facts| facts.is_inline(false));
+        let one = Transfer::of(sqe).filter(|one| (1..=TRIED_MAX).contains(&one.length))?;
+        let inline = Facts::noted(one.fd).is_some_and(|facts| facts.is_inline(one.is_write));
         let engine = self.engine != EngineKind::Null && self.kernel_scope() <= KernelScope::Direct;
-        if !inline || !engine || self.stands_by() || self.board.is_closed() || read.length == 0 {
+        if !inline || !engine || self.stands_by() || self.board.is_closed() {
             return None;
         }
-        // SAFETY: at an offset, and without flags; the rest is the caller's contract.
-        let Tried::Done(result) = (unsafe { exec::try_read(sqe) }) else { return None };
-        self.board.count_tried(result);
+        let result = if one.is_write {
+            // SAFETY: the caller's contract.
+            unsafe { self.lanes.write_now(&self.board, sqe, self.router.is_timed()) }?
+        } else {
+            // SAFETY: at an offset, and without flags; the rest is the caller's contract.
+            let Tried::Done(result) = (unsafe { exec::try_read(sqe) }) else { return None };
+            result
+        };
+        self.board.count_tried(one.kind(), result);
         Some(result)
     }
 

@@ -14,6 +14,7 @@ use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::config::{Builder, ConfigError};
 use crate::place::fill;
 use crate::request::{Route, Started};
+use crate::sqe::Sqe;
 
 /// The number of lanes of a context.
 pub(crate) const LANES: usize = 7;
@@ -135,6 +136,17 @@ impl Lanes {
     #[inline(always)]
     pub(crate) fn transfer_fast(&self, request: &Started<'_>) -> Option<i32> {
         run::transfer_fast(request)
+    }
+
+    /// Executes a plain write on the thread that submits it, without a request. `None`: it has to
+    /// become one.
+    ///
+    /// # Safety
+    /// The buffer is the write's during the call.
+    #[inline]
+    pub(crate) unsafe fn write_now(&self, board: &Board, sqe: &Sqe, timed: bool) -> Option<i32> {
+        // SAFETY: the caller's contract.
+        unsafe { run::write_now(board, sqe, timed) }
     }
 
     /// No worker exists and none can be made, and the program may not come to wait. So the

@@ -50,34 +50,65 @@ pub(super) fn execute(
         // The data is in the cache of the program's CPU, and the kernel takes a while to get there.
         sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
     }
-    let doubted = timed && facts::is_on_the_brink(fd, write);
-    let sleeps = || sys::use_of_this_thread().map(|thread| thread.sleeps);
-    let slept = if doubted { sleeps() } else { None };
-    let before = if timed { sys::ticks() } else { 0 };
-    let result = if write && by == Executor::Waiter && board.is_to_be_quiet(request.stream) {
-        // SAFETY: copied in at submit; the buffers are the request's until its completion.
-        sys::without_write_signals(|| unsafe { exec::execute(&mut request, mode) })
-    } else {
+    let quiet = write && by == Executor::Waiter && board.is_to_be_quiet(request.stream);
+    let mut call = || {
+        if quiet {
+            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            return sys::without_write_signals(|| unsafe { exec::execute(&mut request, mode) });
+        }
         // SAFETY: as above.
         unsafe { exec::execute(&mut request, mode) }
     };
+    let (result, ticks) = if timed { time(board, (fd, write, len), call) } else { (call(), 0) };
     if transfer && result == -libc::ESPIPE && !request.stream && off != FILE_POSITION {
         board.reroute(request);
         return 0;
-    }
-    let ticks = if timed { sys::ticks().wrapping_sub(before) } else { 0 };
-    if timed {
-        // A thread that did not sleep was preempted: at most a microsecond is learned.
-        let rate = board.ticks_per_us();
-        let awake = slept.is_some() && sleeps() == slept;
-        let ticks = if awake { ticks.min(rate) } else { ticks };
-        descriptor::learn(fd, write, ticks, rate, u64::from(len));
     }
     if request.may_hang && transfer {
         descriptor::prove(fd, write);
     }
     board.finish_for(request, result, by, taker);
     ticks
+}
+
+/// Times the call that executes a read or a write of so many bytes, and learns from that whether
+/// those of its descriptor sleep. Gives its result and its ticks.
+fn time(
+    board: &Board,
+    (fd, write, len): (i32, bool, u32),
+    call: impl FnOnce() -> i32,
+) -> (i32, u64) {
+    let sleeps = || sys::use_of_this_thread().map(|thread| thread.sleeps);
+    let slept = if facts::is_on_the_brink(fd, write) { sleeps() } else { None };
+    let before = sys::ticks();
+    let result = call();
+    let ticks = sys::ticks().wrapping_sub(before);
+    // A thread that did not sleep was preempted: at most a microsecond is learned.
+    let rate = board.ticks_per_us();
+    let awake = slept.is_some() && sleeps() == slept;
+    let ticks = if awake { ticks.min(rate) } else { ticks };
+    // It may be a stream meanwhile, and nothing was done.
+    if result != -libc::ESPIPE {
+        descriptor::learn(fd, write, ticks, rate, u64::from(len));
+    }
+    (result, ticks)
+}
+
+/// Executes a plain write of a file that does not sleep, on a thread that submits it, without a
+/// request. `None`: it has to become one.
+///
+/// # Safety
+/// The buffer is the write's during the call.
+#[inline]
+pub(super) unsafe fn write_now(board: &Board, sqe: &Sqe, timed: bool) -> Option<i32> {
+    if board.is_to_be_quiet(false) {
+        return None;
+    }
+    // SAFETY: at an offset, and without flags; the rest is the caller's contract.
+    let call = || unsafe { exec::write(sqe) };
+    let timed = timed || facts::is_suspect(sqe.fd, true);
+    let result = if timed { time(board, (sqe.fd, true, sqe.len), call).0 } else { call() };
+    (result != -libc::ESPIPE).then_some(result)
 }
 
 /// Executes a plain transfer, without checks that only other requests need. `None`: it has to be

@@ -9,12 +9,12 @@ pub(crate) mod spin;
 pub(crate) mod tuning;
 pub(crate) mod waiters;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::facts::{Facts, FileKind, Fresh};
 use self::spare::{Beside, SPARE_CPUS};
 use self::spin::Spin;
-use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, LARGE, TRIED_MAX};
+use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, LARGE, TIMED_EVERY, TRIED_MAX};
 use self::waiters::Waiters;
 use crate::request::{Expect, Kind, Request, Route};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
@@ -69,12 +69,28 @@ pub(crate) struct Router {
     pub(crate) holder_spin: Spin,
     /// Workers that execute beside the program.
     pub(crate) beside: Beside,
+    /// Writes that were executed at their submits: about.
+    at_submits: AtomicU64,
 }
 
 impl Router {
     /// `beside`: the maximum number of workers of the process that execute beside the program.
     pub(crate) fn new(beside: usize) -> Self {
-        Self { waiters: Waiters::new(), holder_spin: Spin::new(), beside: Beside::new(beside) }
+        Self {
+            waiters: Waiters::new(),
+            holder_spin: Spin::new(),
+            beside: Beside::new(beside),
+            at_submits: AtomicU64::new(0),
+        }
+    }
+
+    /// Is the next write that is executed at its submit one of those that are timed?
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        // Two threads may count one: nothing depends on it.
+        let number = self.at_submits.load(Ordering::Relaxed).wrapping_add(1);
+        self.at_submits.store(number, Ordering::Relaxed);
+        number.is_multiple_of(TIMED_EVERY)
     }
 }
 

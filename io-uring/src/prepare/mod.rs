@@ -155,6 +155,9 @@ macro_rules! fields {
     };
 }
 
+const READ: u32 = op::READ as u32;
+const WRITE: u32 = op::WRITE as u32;
+
 impl Fields {
     fields! {
         opcode: u8 = 0, 0;
@@ -170,6 +173,15 @@ impl Fields {
         personality: u16 = 5, 16;
         file_index: u32 = 5, 32;
         addr3: u64 = 6, 0;
+    }
+
+    /// A read or a write at an offset, if the entry is no more than that.
+    #[inline]
+    pub(crate) fn plain_transfer(&self) -> Option<Sqe> {
+        // The operation, with flags and a priority; and flags of the operation, and an index, an
+        // identity or a slot.
+        let is_plain = matches!(self.0[0] as u32, READ | WRITE) && self.0[5] == 0;
+        (is_plain && self.op_flags() == 0).then(|| self.sqe())
     }
 
     /// The slot that a file is opened into, or that is closed. The field says one more.

@@ -68,6 +68,11 @@ impl Batch {
         }
     }
 
+    /// Is there one more of the `count` entries that the call submits?
+    pub(super) fn has_next(&self, count: u32) -> bool {
+        self.consumed < count && self.taken < self.there
+    }
+
     /// The place of the next entry.
     pub(super) fn next(&self) -> u32 {
         self.head.wrapping_add(self.taken)

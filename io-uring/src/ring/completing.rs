@@ -178,7 +178,9 @@ impl Locked<'_> {
         request.stage = Stage::Free;
         request.plan = Plan::Nop(0);
         (request.call, request.target_slot, request.submitter) = (None, None, 0);
-        state.in_front -= u32::from(std::mem::take(&mut request.in_front));
+        if let Some(by) = request.in_front.take() {
+            state.in_front[by as usize] -= 1;
+        }
         state.asking -= u32::from(std::mem::take(&mut request.asks));
         if std::mem::take(&mut request.looked_at) {
             core.looks.fetch_sub(1, Ordering::Relaxed);
@@ -192,8 +194,7 @@ impl Locked<'_> {
         state.chains.ended();
         files.into_iter().for_each(|file| self.release_file(file));
         self.release_buffer(buffer);
-        let ended = core.ended.load(Ordering::Relaxed).wrapping_add(1);
-        core.ended.store(ended, Ordering::Release);
+        core.one_has_ended();
     }
 
     /// The request `at` has ended, with a completion or without.

@@ -79,13 +79,14 @@ impl Core {
         }
     }
 
-    /// Waits for threads that try reads by a descriptor's number: they do not wait. Not for long,
-    /// as this may be a signal handler on such a thread.
+    /// Waits for threads that read or write by a descriptor's number: most do not wait. Not for
+    /// long, as this may be a signal handler on such a thread.
     pub(super) fn await_tries(&self) {
         const TRIES: u32 = 100;
         let mut patience = Patience::default();
         for _ in 0..TRIES {
-            if self.trying.load(Ordering::Acquire) == 0 {
+            let counts = [&self.trying, &self.executing];
+            if counts.iter().all(|count| count.load(Ordering::Acquire) == 0) {
                 return;
             }
             patience.wait();

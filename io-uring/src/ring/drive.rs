@@ -1,5 +1,5 @@
 //! What a ring does without its lock: hands requests to the engine, and takes their ends from it;
-//! tries reads; runs tasks; is told of timers and polls.
+//! tries reads and writes; runs tasks; is told of timers and polls.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use super::polls::POLLS_RINGS;
 use super::state::{Core, Locked};
 use super::submit::Submitted;
 use super::types::{CancelJob, Mail, Parcel, Peer, Sender, Stage, Task, Try};
-use crate::abi::setup;
+use crate::abi::{op, setup};
 use crate::memory::Word;
 use crate::prepare::RingMessage;
 use crate::service::{self, Events, Watcher};
@@ -57,14 +57,9 @@ impl Core {
                 let mut locked = self.lock();
                 let submitted = locked.submit(count, thread, &mut batch, gone);
                 if !locked.tries.is_empty() {
-                    locked = self.try_reads(engine, locked);
+                    locked = self.try_all(engine, locked);
                 }
-                let mut after = locked.give_back();
-                if std::mem::take(&mut after.wake) {
-                    engine.wake_for(&IoEvent::default());
-                }
-                self.pass_on_to(engine);
-                self.follow_up(after);
+                self.after_submit(engine, locked.give_back());
                 match submitted {
                     Submitted::All => return Ok(batch.consumed),
                     Submitted::Asks => {}
@@ -79,6 +74,16 @@ impl Core {
             }
         }
         Ok(0)
+    }
+
+    /// As [`follow_up`](Self::follow_up), after a submit.
+    #[inline]
+    pub(super) fn after_submit(self: &Arc<Self>, engine: &Instance, mut after: After) {
+        if std::mem::take(&mut after.wake) {
+            engine.wake_for(&IoEvent::default());
+        }
+        self.pass_on_to(engine);
+        self.follow_up(after);
     }
 
     /// Sends the ring a message of data.
@@ -107,22 +112,27 @@ impl Core {
         }
     }
 
-    /// Tries reads that were just submitted, as the kernel does when it issues them. A read
-    /// that would wait goes to the engine. The lock is given back meanwhile.
-    fn try_reads<'a>(self: &'a Arc<Self>, engine: &Instance, mut locked: Locked<'a>) -> Locked<'a> {
+    /// Tries reads that were just submitted, as the kernel does when it issues them, and executes a
+    /// write behind them. A read that would wait goes to the engine, and the write follows it. The
+    /// lock is given back meanwhile.
+    fn try_all<'a>(self: &'a Arc<Self>, engine: &Instance, mut locked: Locked<'a>) -> Locked<'a> {
         // Another thread that has the lock meanwhile is not to run this thread's tasks.
         let mut tasks = std::mem::take(&mut locked.state.tasks);
         let mut tries = std::mem::take(&mut locked.state.tries);
-        self.trying.fetch_add(1, Ordering::Relaxed);
+        self.executes_one_more();
         if locked.unlock() {
             self.with(|_| ());
         }
+        let mut all = true;
         for Try { sqe, result, .. } in &mut tries {
-            // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
-            *result = unsafe { engine.try_now(sqe) };
+            if all || sqe.opcode == op::READ {
+                // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
+                *result = unsafe { engine.try_now(sqe) };
+            }
+            all &= result.is_some();
         }
         let mut locked = self.lock();
-        self.trying.fetch_sub(1, Ordering::Release);
+        self.executes_one_less();
         for Try { key, result, .. } in tries.drain(..) {
             let Some(at) = locked.find(key) else { continue };
             match result {
@@ -361,6 +371,7 @@ impl Core {
                 // One on a socket that was just tried; or another cancel's, which has not told yet.
                 Some(Stage::Ends) => return 0,
                 Some(Stage::Tried | Stage::Engine) if look < most => {}
+                Some(Stage::Tried) => return -libc::EALREADY,
                 _ => return answer,
             }
             patience.wait();

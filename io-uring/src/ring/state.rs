@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use uringlet::Sqe;
 use uringlet::front::{Handover, Instance, OwnDescriptor, Readiness};
 
-use super::types::{Line, Mail, Registry, Request, Stage, Task, Try};
+use super::types::{Line, Mail, Overtaken, Registry, Request, Stage, Task, Try};
 use crate::abi::{self, op, setup, sq};
 use crate::buffers::BufferGroups;
 use crate::chains::{Chains, NONE};
@@ -60,16 +60,18 @@ pub(crate) struct State {
     /// it.
     pub(super) lines: HashMap<Line, VecDeque<u32>>,
     pub(super) tasks: Vec<Task>,
-    /// Reads of the submit that has the lock.
+    /// Reads of the submit that has the lock, and a write behind them.
     pub(super) tries: Vec<Try>,
-    /// A thread submits, and tries reads.
+    /// A thread submits, and tries what it can.
     pub(super) submits: bool,
+    /// Entries of its batch follow that were not taken yet.
+    pub(super) more_follow: bool,
     /// A batch is not through: what follows from its entries waits.
     pub(super) is_in_batch: bool,
     /// Cancels that ask the engine: nothing is started before they are answered.
     pub(super) asking: u32,
-    /// Requests that no read behind them is to overtake.
-    pub(super) in_front: u32,
+    /// Requests that the engine has, by what may overtake them: [`Overtaken`].
+    pub(super) in_front: [u32; 2],
     /// Tags whose files and buffers have lost their last user.
     pub(super) tags: Vec<u64>,
     /// Requests that the engine has cancelled, behind the cancel with this key.
@@ -90,6 +92,15 @@ pub(crate) struct State {
     /// Completions were posted that no event of the engine's tells of.
     pub(super) to_wake: bool,
     pub(super) sharing: Sharing,
+}
+
+impl State {
+    /// Has the engine requests that no read (or write) behind them is to overtake?
+    #[inline]
+    pub(super) fn is_in_front_of(&self, write: bool) -> bool {
+        let [reads, others] = self.in_front;
+        others > 0 || write && reads > 0
+    }
 }
 
 /// What the process knows of its part, under the ring's lock.
@@ -127,8 +138,10 @@ pub(crate) struct Core {
     /// Requests that were submitted, and requests that have ended.
     pub(super) taken: AtomicU32,
     pub(super) ended: AtomicU32,
-    /// Threads that try reads.
+    /// Threads that try calls on sockets.
     pub(super) trying: AtomicU32,
+    /// Threads that execute what they submit. Changed under the lock.
+    pub(super) executing: AtomicU32,
     /// Polls that a thread looks at which enters the ring.
     pub(super) looks: AtomicU32,
     pub(super) handover: Handover,
@@ -161,9 +174,10 @@ impl Core {
             tasks: Vec::new(),
             tries: Vec::new(),
             submits: false,
+            more_follow: false,
             is_in_batch: false,
             asking: 0,
-            in_front: 0,
+            in_front: [0; 2],
             tags: Vec::new(),
             held: Vec::new(),
             stepping: false,
@@ -198,6 +212,7 @@ impl Core {
             taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             trying: AtomicU32::new(0),
+            executing: AtomicU32::new(0),
             looks: AtomicU32::new(0),
             handover: Handover::new(),
             told: AtomicBool::new(false),
@@ -262,6 +277,28 @@ impl Core {
         self.ended.load(Ordering::Acquire)
     }
 
+    /// One is added to a counter that is changed under the lock only.
+    fn count(counter: &AtomicU32, more: u32) {
+        let count = counter.load(Ordering::Relaxed).wrapping_add(more);
+        counter.store(count, Ordering::Release);
+    }
+
+    pub(super) fn one_was_taken(&self) {
+        Self::count(&self.taken, 1);
+    }
+
+    pub(super) fn one_has_ended(&self) {
+        Self::count(&self.ended, 1);
+    }
+
+    pub(super) fn executes_one_more(&self) {
+        Self::count(&self.executing, 1);
+    }
+
+    pub(super) fn executes_one_less(&self) {
+        Self::count(&self.executing, 1u32.wrapping_neg());
+    }
+
     pub(super) fn show_flags(&self, flags: u32) {
         let always = if self.has(setup::SQPOLL) { sq::NEED_WAKEUP } else { 0 };
         self.memory.word(Word::SqFlags).store(flags | always, Ordering::Release);
@@ -271,20 +308,29 @@ impl Core {
 /// As long as it lives, this thread is known to have entered a ring ([`ENTERED`]), or to have its
 /// lock or wait for that ([`HELD`]).
 #[derive(Debug)]
-pub(crate) struct Mark<const KIND: usize>(*const Core);
+pub(crate) struct Mark<const KIND: usize> {
+    /// The thread's own: each look for it is a call.
+    place: *const Cell<*const Core>,
+    before: *const Core,
+}
 
 impl<const KIND: usize> Mark<KIND> {
     pub(super) fn new(core: *const Core) -> Self {
-        let before = MARKS.with(|marks| marks[KIND].replace(core));
-        // A wait that a signal handler has left by a jump has not put it back.
-        Self(if std::ptr::eq(before, core) { null() } else { before })
+        MARKS.with(|marks| {
+            let before = marks[KIND].replace(core);
+            // A wait that a signal handler has left by a jump has not put it back.
+            let before = if std::ptr::eq(before, core) { null() } else { before };
+            Self { place: &raw const marks[KIND], before }
+        })
     }
 }
 
 impl<const KIND: usize> Drop for Mark<KIND> {
     #[inline]
     fn drop(&mut self) {
-        MARKS.with(|marks| marks[KIND].set(self.0));
+        // SAFETY: of this thread, which a mark stays on. Nothing in it is dropped, so that it is
+        // there until the thread is gone.
+        unsafe { &*self.place }.set(self.before);
     }
 }
 
@@ -342,6 +388,12 @@ impl Locked<'_> {
     }
 
     pub(super) fn take(&mut self) -> u32 {
+        self.core.one_was_taken();
+        self.place()
+    }
+
+    /// A place for a request that was counted.
+    pub(super) fn place(&mut self) -> u32 {
         let at = self.state.free.pop().unwrap_or_else(|| {
             self.state.requests.push(Request::new());
             self.state.requests.len() as u32 - 1
@@ -352,8 +404,6 @@ impl Locked<'_> {
         (request.next, request.timeout, request.target) = (NONE, NONE, NONE);
         (request.refused, request.expected, request.canceled_by) = (0, -1, 0);
         request.quiet = false;
-        let taken = self.core.taken.load(Ordering::Relaxed).wrapping_add(1);
-        self.core.taken.store(taken, Ordering::Release);
         at
     }
 
@@ -383,8 +433,11 @@ impl Locked<'_> {
     pub(super) fn make_ready(&mut self, at: u32) {
         let request = self.request(at);
         request.stage = Stage::Ready;
-        request.in_front = !matches!(request.opcode, op::READ | op::READV | op::READ_FIXED);
-        self.state.in_front += u32::from(self.state.requests[at as usize].in_front);
+        let is_read = matches!(request.opcode, op::READ | op::READV | op::READ_FIXED);
+        let by = if is_read { Overtaken::ByReads } else { Overtaken::ByNone };
+        if request.in_front.replace(by).is_none() {
+            self.state.in_front[by as usize] += 1;
+        }
         self.state.ready.push_back(at);
         self.core.handover.add();
     }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::batch::{Batch, Prepared};
-use super::state::Locked;
+use super::state::{Locked, State};
 use super::types::{Request, Stage, Try};
 use crate::abi::{iosqe, op, setup};
 use crate::chains::{NONE, Step};
@@ -45,7 +45,9 @@ impl Locked<'_> {
         (self.state.submits, self.state.is_in_batch) = (core.is_entered(), true);
         self.start_new();
         while self.state.asking == 0 && !batch.is_over {
-            batch.is_over = !self.submit_one(count, thread, batch);
+            let goes_on = batch.has_next(count) && self.submit_one(thread, batch);
+            self.state.more_follow = batch.has_next(count);
+            batch.is_over = !(goes_on && self.state.more_follow);
             if batch.is_over {
                 // A chain ends with its batch.
                 self.end_chain();
@@ -65,11 +67,8 @@ impl Locked<'_> {
     }
 
     /// Consumes an entry. False: the batch ends there.
-    fn submit_one(&mut self, count: u32, thread: u32, batch: &mut Batch) -> bool {
+    fn submit_one(&mut self, thread: u32, batch: &mut Batch) -> bool {
         let core = self.core;
-        if batch.consumed == count || batch.taken == batch.there {
-            return false;
-        }
         let place = batch.next();
         batch.taken += 1;
         let Some((at, prepared)) = self.accept(place, batch) else {
@@ -205,16 +204,19 @@ impl Locked<'_> {
         }
     }
 
-    /// Has the submitting thread try a read without the lock. False: it is none that can be tried,
-    /// or the engine has others than reads: programs may count on their order, which many file
-    /// systems keep.
+    /// Has the submitting thread try a read or a write without the lock. False: it is none that can
+    /// be tried, or would overtake what the engine has. A write may wait, which nothing behind it
+    /// in its batch is to wait for.
     fn is_tried(&mut self, at: u32) -> bool {
-        let (key, submits) = (self.key(at), self.state.submits && self.state.in_front == 0);
+        let key = self.key(at);
+        let Plan::Engine(sqe, None) = self.request(at).plan else { return false };
+        let write = sqe.opcode == op::WRITE;
+        let State { submits, more_follow, .. } = *self.state;
+        let first = submits && !(write && more_follow) && !self.is_in_front_of(write);
         let request = self.request(at);
-        let Plan::Engine(sqe, None) = request.plan else { return false };
         let alone = request.next == NONE && request.flags & iosqe::ASYNC == 0;
-        let is_read = sqe.opcode == op::READ;
-        if !submits || !alone || !is_read || !uringlet::front::is_read_inline(sqe.fd) {
+        let plain = write || sqe.opcode == op::READ;
+        if !first || !alone || !plain || !uringlet::front::is_inline(sqe.fd, write) {
             return false;
         }
         request.stage = Stage::Tried;

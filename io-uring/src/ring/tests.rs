@@ -29,7 +29,7 @@ static HOUR: Timespec = Timespec { seconds: 3600, nanoseconds: 0 };
 const THREADS: [u32; 2] = [1, 2];
 
 #[derive(Debug)]
-struct NoOther;
+pub(super) struct NoOther;
 
 impl Registry for NoOther {
     fn has(&self, _: i32) -> bool {
@@ -440,7 +440,7 @@ impl Model {
             assert_eq!(state.free.len(), state.requests.len());
             assert!(state.ready.is_empty() && state.held.is_empty() && state.tags.is_empty());
             assert!(state.counting.is_empty() && state.tries.is_empty() && state.lines.is_empty());
-            assert_eq!((state.asking, state.in_front, state.chains.head()), (0, 0, NONE));
+            assert_eq!((state.asking, state.in_front, state.chains.head()), (0, [0; 2], NONE));
             assert!(!state.completions.has_overflown() && !state.completions.has_deferred());
         });
     }

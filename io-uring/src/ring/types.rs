@@ -49,7 +49,8 @@ pub(super) enum Stage {
     Ready,
     /// In line for a socket, or for a group of buffers, behind another one.
     Behind,
-    /// A read, or a call on a socket, is tried without the lock and without waiting.
+    /// A read, or a call on a socket, is tried without the lock and without waiting; or a write is
+    /// executed by its submitter.
     Tried,
     /// With the engine.
     Engine,
@@ -63,6 +64,15 @@ pub(super) enum Stage {
     Ends,
     /// As [`Ends`](Self::Ends), and no cancel finds it: it was removed.
     Removed,
+}
+
+/// What may be executed before a request that the engine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overtaken {
+    /// It is a read, and other reads may.
+    ByReads,
+    /// Nothing may: programs may count on an order, which many file systems keep.
+    ByNone,
 }
 
 /// A request.
@@ -115,8 +125,8 @@ pub(super) struct Request {
     pub(super) looked_at: bool,
     /// Nothing is started before this cancel is answered.
     pub(super) asks: bool,
-    /// The engine has it or is to get it, and it is no read: a read behind it is not tried.
-    pub(super) in_front: bool,
+    /// The engine has it or is to get it, and what is behind it is not to overtake it.
+    pub(super) in_front: Option<Overtaken>,
 }
 
 // SAFETY: the iovecs are addresses of the program's, which are only handed on.
@@ -155,7 +165,7 @@ impl Request {
             counted_up: 0,
             looked_at: false,
             asks: false,
-            in_front: false,
+            in_front: None,
         }
     }
 
@@ -242,7 +252,8 @@ pub(super) enum Task {
     Answer(Sender, i32),
 }
 
-/// A read that the submitting thread tries without the lock, and its result if it did not wait.
+/// A read or a write that the submitting thread tries without the lock, and its result if it has
+/// one.
 #[derive(Debug)]
 pub(super) struct Try {
     pub(super) key: u64,
