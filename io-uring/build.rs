@@ -2,7 +2,7 @@
 //!
 //! rustc writes a version script of its own that names what Rust exports, and a second script has
 //! no effect on those names. So the functions are exported with a leading underscore, and the
-//! linker makes the real names from them. Which version each belongs to stands in `nodes.txt`.
+//! linker makes the real names from them. `nodes.txt` has the version of each.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -44,7 +44,7 @@ fn main() {
     let mut arguments = vec![
         "-Wl,-soname,liburing.so.2".to_owned(),
         format!("-Wl,--version-script={}", map.display()),
-        // Threads of ours run its code: dlclose(3) leaves it where it is.
+        // The library's threads run its code: dlclose(3) must not unmap it.
         "-Wl,-z,nodelete".to_owned(),
     ];
     let names = nodes.values().flatten();

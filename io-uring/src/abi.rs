@@ -1,6 +1,7 @@
 //! The layouts and numbers of linux/io_uring.h and liburing.h, on 64-bit machines.
 
-/// Bytes that a transfer has at most: of a longer one, the kernel does this much (read(2)).
+/// The maximum number of bytes of a transfer: of a longer one, the kernel transfers this much
+/// (read(2)).
 pub(crate) const MAX_RW_COUNT: u32 = 0x7fff_f000;
 
 /// `struct io_sqring_offsets`.
@@ -49,7 +50,7 @@ pub struct Params {
     pub(crate) cq_off: CqOffsets,
 }
 
-/// `struct io_uring_cqe`, without what CQE32 adds.
+/// `struct io_uring_cqe`, without the part that CQE32 adds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cqe {
@@ -77,7 +78,7 @@ pub struct Timespec {
 }
 
 impl Timespec {
-    /// A time of the program's, in nanoseconds. `Err`: `-EINVAL`, it is negative.
+    /// The time in nanoseconds. `Err`: `-EINVAL`, because it is negative.
     pub(crate) fn in_nanoseconds(self) -> Result<u64, i32> {
         if self.seconds < 0 || self.nanoseconds < 0 {
             return Err(-libc::EINVAL);
@@ -222,7 +223,7 @@ pub(crate) mod setup {
     pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
 }
 
-/// All but bundles, attributes of transfers, and the control of iowait.
+/// All features but bundles, attributes of transfers, and the control of iowait.
 pub(crate) const FEATURES: u32 = 0x3fff | 1 << 15;
 pub(crate) const FEATURE_SINGLE_MMAP: u32 = 1 << 0;
 pub(crate) const FEATURE_EXT_ARG: u32 = 1 << 8;
@@ -232,12 +233,12 @@ pub(crate) const FEATURE_MIN_TIMEOUT: u32 = 1 << 15;
 
 pub(crate) const ENTRIES_MAX: u32 = 32768;
 
-/// Where mmap(2) finds what.
+/// The offsets of a ring's parts for mmap(2).
 pub(crate) const OFF_SQ_RING: u64 = 0;
 pub(crate) const OFF_CQ_RING: u64 = 0x800_0000;
 pub(crate) const OFF_SQES: u64 = 0x1000_0000;
 
-/// Flags that the submission queue shows.
+/// Flags in the submission queue's memory.
 pub(crate) mod sq {
     pub(crate) const NEED_WAKEUP: u32 = 1 << 0;
     pub(crate) const CQ_OVERFLOW: u32 = 1 << 1;
@@ -349,7 +350,7 @@ pub(crate) mod timeout {
     pub(crate) const UPDATE_KNOWN: u32 = UPDATE | LINK_UPDATE | ABS | CLOCKS;
 }
 
-/// Flags of polls, which stand in the length.
+/// Flags of polls, in the field of the length.
 pub(crate) mod poll {
     pub(crate) const MULTI: u32 = 1 << 0;
     pub(crate) const UPDATE_EVENTS: u32 = 1 << 1;
@@ -357,7 +358,7 @@ pub(crate) mod poll {
     pub(crate) const LEVEL: u32 = 1 << 3;
 }
 
-/// Flags of sends and receives, which stand in the priority.
+/// Flags of sends and receives, in the field of the priority.
 pub(crate) mod message {
     pub(crate) const POLL_FIRST: u16 = 1 << 0;
     /// Of receives.
@@ -371,20 +372,20 @@ pub(crate) mod accept {
     pub(crate) const POLL_FIRST: u16 = 1 << 2;
 }
 
-/// MSG_RING: what is sent, and flags.
+/// MSG_RING: its commands, and its flags.
 pub(crate) mod message_ring {
     pub(crate) const DATA: u64 = 0;
     pub(crate) const FILE: u64 = 1;
     /// The other ring gets no completion for a file.
     pub(crate) const SKIP: u32 = 1 << 0;
-    /// Its completion has the flags that were sent.
+    /// The completion there has the flags of the entry.
     pub(crate) const PASS: u32 = 1 << 1;
     pub(crate) const KNOWN: u32 = SKIP | PASS;
 }
 
 /// Flags of splices and tees.
 pub(crate) mod splice {
-    /// The file that is read from is a registered one.
+    /// The source of the data is a registered file.
     pub(crate) const FD_IN_FIXED: u32 = 1 << 31;
     pub(crate) const KNOWN: u32 = FD_IN_FIXED | 0xf;
 }

@@ -1,4 +1,4 @@
-//! Buffers that a program provides in groups: in a list, or in a ring of its memory.
+//! Buffers that a program provides in groups, in a list or in a ring in its memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{Ordering, fence};
@@ -7,9 +7,10 @@ use uringlet::front::memory::accessible_now;
 
 use crate::user;
 
-/// A list has no more, and neither has a ring.
+/// The maximum number of buffers of a list, and of a ring.
 const MOST: usize = u16::MAX as usize;
-/// Where a ring has its tail, in bytes. It has buffers of 16 bytes each from its beginning on.
+/// The offset of a ring's tail, in bytes. From its beginning on, the ring has buffers of 16 bytes
+/// each.
 const TAIL: usize = 14;
 
 /// A buffer that a program has provided.
@@ -20,12 +21,12 @@ pub(crate) struct Provided {
     pub(crate) id: u16,
 }
 
-/// Where the buffers of a group are.
+/// The place of a group's buffers.
 #[derive(Debug)]
 enum Place {
     List(VecDeque<Provided>),
-    /// The program fills it, and its memory is asked about each time. What lies before `tail` is
-    /// known to be there.
+    /// The program fills the ring, and its memory is checked each time. Entries before `tail` are
+    /// known to be accessible.
     Ring {
         at: usize,
         entries: u16,
@@ -37,13 +38,13 @@ enum Place {
 /// A group of buffers.
 #[derive(Debug)]
 pub(crate) struct BufferGroup {
-    /// No other group has this, not even one with the same number later.
+    /// A unique id. A later group with the same number has another one.
     pub(crate) id: u64,
     place: Place,
-    /// What was taken and given back, in the order in which it is taken again.
+    /// Buffers that were taken and given back, in the order in which they are taken again.
     back: VecDeque<Provided>,
-    /// The request, by its key, which is tried with a buffer that it may give back. Others wait:
-    /// they would find one buffer less.
+    /// The request, by its key, that is being tried with a buffer and may give it back. Others
+    /// wait, because they would find one buffer less.
     pub(crate) user: Option<u64>,
     pub(crate) waiting: VecDeque<u32>,
 }
@@ -59,7 +60,7 @@ impl BufferGroup {
             Place::Ring { at, entries, head, tail } => {
                 if head == tail {
                     *tail = user::read(*at + TAIL).ok()?;
-                    // What the program has written before the tail is there.
+                    // Orders the program's writes before its write of the tail.
                     fence(Ordering::Acquire);
                 }
                 if head == tail {
@@ -80,7 +81,7 @@ impl BufferGroup {
         buffer.is_none() && self.user.is_none()
     }
 
-    /// A buffer was not used, and is the next one.
+    /// A buffer was not used: it is the next one.
     pub(crate) fn give_back(&mut self, buffer: Provided) {
         self.back.push_front(buffer);
     }
@@ -98,7 +99,8 @@ impl BufferGroups {
         self.groups.get_mut(&number)
     }
 
-    /// Makes a group of this number. Requests that wait for the one that was there stay.
+    /// Makes a group with this number. Requests that wait for an earlier group with it keep
+    /// waiting.
     fn make(&mut self, number: u16, place: Place) -> &mut BufferGroup {
         self.last += 1;
         let (user, waiting) =
@@ -107,10 +109,11 @@ impl BufferGroups {
         self.groups.entry(number).or_insert(group)
     }
 
-    /// IORING_REGISTER_PBUF_RING, of a ring with a power of two of entries.
+    /// IORING_REGISTER_PBUF_RING, for a ring whose number of entries is a power of two.
     ///
     /// # Errors
-    /// `-EEXIST`: there is a group that has buffers. `-EFAULT`, `-EINVAL`: not a ring's memory.
+    /// `-EEXIST`: a group with this number has buffers. `-EFAULT`, `-EINVAL`: the memory is not a
+    /// ring's.
     pub(crate) fn register(&mut self, number: u16, at: u64, entries: u16) -> Result<(), i32> {
         let has_buffers = |group: &BufferGroup| match &group.place {
             Place::List(list) => !list.is_empty() || !group.back.is_empty(),
@@ -130,16 +133,16 @@ impl BufferGroups {
         Ok(())
     }
 
-    /// IORING_UNREGISTER_PBUF_RING: the requests that wait for the group.
+    /// IORING_UNREGISTER_PBUF_RING. Returns the requests that wait for the group.
     ///
     /// # Errors
-    /// `-ENOENT`, or `-EINVAL` if it is a list.
+    /// `-ENOENT`: there is no such group. `-EINVAL`: it is a list.
     pub(crate) fn unregister(&mut self, number: u16) -> Result<VecDeque<u32>, i32> {
         self.head(number)?;
         Ok(self.groups.remove(&number).map(|group| group.waiting).unwrap_or_default())
     }
 
-    /// How many buffers were taken out of a ring so far.
+    /// The number of buffers that were taken out of a ring so far.
     ///
     /// # Errors
     /// As [`unregister`](Self::unregister).
@@ -151,7 +154,7 @@ impl BufferGroups {
         }
     }
 
-    /// Adds buffers of a length to a list, which lie one behind the other: 0, or a negative errno.
+    /// Adds adjacent buffers of one length to a list. Returns 0, or a negative errno.
     pub(crate) fn provide(&mut self, number: u16, count: u32, first: Provided) -> i32 {
         let group = match self.groups.contains_key(&number) {
             true => self.groups.get_mut(&number),
@@ -168,7 +171,7 @@ impl BufferGroups {
         if room > 0 { 0 } else { -libc::EOVERFLOW }
     }
 
-    /// Takes buffers out of a list: how many, or a negative errno.
+    /// Removes buffers from a list. Returns the number, or a negative errno.
     pub(crate) fn remove(&mut self, number: u16, count: u32) -> i32 {
         let Some(group) = self.groups.get_mut(&number) else { return -libc::ENOENT };
         let Place::List(list) = &mut group.place else { return -libc::EINVAL };

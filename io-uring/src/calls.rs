@@ -1,5 +1,5 @@
-//! What a worker does for a request that the engine has no operation for: one blocking system call,
-//! with everything that it borrows copied at submit.
+//! Calls that a worker makes for requests that are no operation of the engine. Each is one blocking
+//! system call, with copies of everything that it borrows.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -9,7 +9,7 @@ use crate::files::move_aside;
 use crate::sockets::Socket;
 use crate::sys::{self, files};
 
-/// One call.
+/// One system call.
 #[derive(Debug)]
 pub(crate) enum Call {
     Open {
@@ -23,7 +23,7 @@ pub(crate) enum Call {
         path: CString,
         how: [u64; 3],
     },
-    /// One of these, for a descriptor of the engine's own, out of the program's way.
+    /// An open whose descriptor is the engine's own, under a number that programs do not expect.
     OpenAside(Box<Self>),
     Close {
         fd: i32,
@@ -115,7 +115,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// May it wait for somebody else without end?
+    /// May the call wait for another process without end?
     pub(crate) fn may_hang(&self) -> bool {
         matches!(
             self,
@@ -129,7 +129,7 @@ impl Call {
         )
     }
 
-    /// Does the kernel look at the rights of the thread that calls it?
+    /// Does the kernel check the rights of the calling thread?
     pub(crate) fn is_judged(&self) -> bool {
         match self {
             Self::Socket { socket, .. } => socket.is_judged(),
@@ -142,7 +142,7 @@ impl Call {
         }
     }
 
-    /// The result of a call that has ended with this one, and whether its chain ends there.
+    /// The result of a call that has ended with `result`, and whether its chain ends there.
     pub(crate) fn outcome(&self, result: i32) -> (i32, bool) {
         match self {
             Self::Socket { socket, .. } => socket.outcome(result),
@@ -150,7 +150,7 @@ impl Call {
         }
     }
 
-    /// Does it keep the buffer of a group that it was made with, and ends with this result?
+    /// Does a call with this result keep its buffer of a group?
     pub(crate) fn uses_buffer(&self, result: i32) -> bool {
         matches!(self, Self::Socket { socket, .. } if socket.uses_buffer(result))
     }
@@ -202,7 +202,7 @@ impl Call {
     }
 }
 
-/// As the program's close(2): every drop-in sees it.
+/// The program's close(2), which every drop-in sees.
 fn close(fd: i32) -> i32 {
     // SAFETY: the program has asked for it.
     if unsafe { libc::close(fd) } == 0 {
@@ -211,7 +211,7 @@ fn close(fd: i32) -> i32 {
     -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EBADF)
 }
 
-/// What the engine's worker calls.
+/// The function that the engine's worker calls.
 ///
 /// # Safety
 /// `call` is the address of a [`Call`] that lives until this returns.

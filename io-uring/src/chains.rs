@@ -1,25 +1,25 @@
-//! Which requests may start. Those of a chain start one after the other (IOSQE_IO_LINK). A drained
-//! one starts when everything before it has ended, and nothing after it starts until it has ended
-//! (IOSQE_IO_DRAIN). io_uring_enter(2) has the rules. All of it is under the ring's lock.
+//! Decides which requests may start. Requests of a chain start one after the other (IOSQE_IO_LINK).
+//! A drained request starts when all earlier ones have ended, and later ones start after it has
+//! ended (IOSQE_IO_DRAIN). io_uring_enter(2) has the rules. The ring's lock is held for all of it.
 //!
-//! As in the kernel, everything goes in rounds, of which the first is the entries of a batch. What
-//! follows is a [`Step`] of the next round. There, requests that were cancelled end first. What is
-//! linked to a request that has ended comes behind them. Each in the order in which it was caused.
+//! As in the kernel, requests are processed in rounds. The first round has the entries of a batch.
+//! A consequence is a [`Step`] of the next round. In a round, cancelled requests end first. Then
+//! follow requests that are linked to ended ones. Each group keeps the order of its causes.
 
 use std::collections::VecDeque;
 
 /// No request.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A ring's requests, as far as chains concern them.
+/// A ring's requests, as far as chains need them.
 pub(crate) trait Links {
-    /// The next of its chain, or [`NONE`].
+    /// The next request of the chain, or [`NONE`].
     fn next(&self, at: u32) -> u32;
     fn set_next(&mut self, at: u32, next: u32);
-    /// Does the chain that begins with it wait for all earlier ones?
+    /// Does the chain with this first request wait for all earlier ones?
     fn drains(&self, at: u32) -> bool;
     fn set_drains(&mut self, at: u32);
-    /// Does the chain that begins with it fail as a whole, because an entry was refused?
+    /// Does the chain with this first request fail as a whole, because an entry was refused?
     fn fails(&self, at: u32) -> bool;
 }
 
@@ -27,20 +27,20 @@ pub(crate) trait Links {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     head: u32,
-    /// It waits for all earlier ones.
+    /// The chain waits for all earlier requests.
     waits: bool,
-    /// Later ones wait for it.
+    /// Later requests wait for the chain.
     drains: bool,
 }
 
-/// What follows from the end of a request.
+/// A consequence of the end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Starts a request.
     Start(u32),
     /// Ends a request with this result.
     End(u32, i32),
-    /// Ends this request and those behind it in its chain. `quiet`: without completions.
+    /// Ends this request and later ones of its chain. `quiet`: without completions.
     Break { head: u32, quiet: bool },
 }
 
@@ -50,20 +50,20 @@ pub(crate) struct Chains {
     /// The first and the last request of the chain that is being assembled.
     head: u32,
     tail: u32,
-    /// The next chain drains, because the one before it has done so in its middle.
+    /// The next chain drains, because the previous one has a drained request in its middle.
     drain_next: bool,
-    /// The next chain waits for earlier ones, because one that was to drain has failed.
+    /// The next chain waits for earlier ones, because a chain that should drain has failed.
     wait_next: bool,
     held: VecDeque<Held>,
-    /// Requests of chains that were let through, and have not ended.
+    /// Requests of chains that may start, and have not ended.
     running: u32,
-    /// A drained chain was let through: later ones wait until it is over.
+    /// A drained chain may start: later ones wait until it has ended.
     barrier: bool,
-    /// First requests of chains, to be started in this batch.
+    /// First requests of chains, which start in this batch.
     starts: VecDeque<u32>,
-    /// Steps of this round, which are taken after them.
+    /// Steps of this round, taken after these starts.
     steps: VecDeque<Step>,
-    /// Steps of the next round: first these, then what follows from the end of a request.
+    /// Steps of the next round: first `first`, then `following`.
     first: VecDeque<Step>,
     following: VecDeque<Step>,
 }
@@ -90,13 +90,13 @@ impl Chains {
         self.head
     }
 
-    /// The last one, or [`NONE`].
+    /// The last request of that chain, or [`NONE`].
     pub(crate) fn tail(&self) -> u32 {
         self.tail
     }
 
     /// Adds a request to the chain that is being assembled. `drains`: the chain waits for earlier
-    /// ones, also if this is in its middle; then the next chain waits for it, too.
+    /// ones, even if this request is in its middle. Then the next chain waits for this one, too.
     pub(crate) fn add(&mut self, requests: &mut impl Links, at: u32, drains: bool) {
         if self.head == NONE {
             if std::mem::take(&mut self.drain_next) {
@@ -113,8 +113,8 @@ impl Chains {
         self.tail = at;
     }
 
-    /// The chain that is being assembled is complete. One that fails waits for nothing; if it was
-    /// to drain, the next one waits all the same, as in the kernel.
+    /// The chain that is being assembled is complete. A failed chain waits for nothing. If it
+    /// should drain, the next chain waits nevertheless, as in the kernel.
     pub(crate) fn end(&mut self, requests: &impl Links) {
         self.tail = NONE;
         let head = std::mem::replace(&mut self.head, NONE);
@@ -149,12 +149,12 @@ impl Chains {
         self.starts.push_back(chain.head);
     }
 
-    /// Takes a step in the next round: it follows from the end of a request.
+    /// Adds a step to the next round: a consequence of the end of a request.
     pub(crate) fn then(&mut self, step: Step) {
         self.following.push_back(step);
     }
 
-    /// Takes a step in the next round, in front of those: a request was cancelled.
+    /// Adds a step to the front of the next round: a request was cancelled.
     pub(crate) fn then_first(&mut self, step: Step) {
         self.first.push_back(step);
     }
@@ -181,12 +181,12 @@ impl Chains {
         self.running = self.running.saturating_sub(1);
     }
 
-    /// The first request of a chain that was let through: to be started now.
+    /// The first request of a chain that starts now.
     pub(crate) fn next_start(&mut self) -> Option<u32> {
         self.starts.pop_front()
     }
 
-    /// What is to be done now that a batch is through. `None`: nothing until a request ends.
+    /// The next step after a batch. `None`: nothing is left to do until a request ends.
     #[inline]
     pub(crate) fn next_step(&mut self, requests: &impl Links) -> Option<Step> {
         if !self.barrier && !self.has_steps() {
@@ -217,12 +217,12 @@ impl Chains {
         }
     }
 
-    /// The first request of a chain that waits. It never starts.
+    /// Removes the first request of a chain that waits. It never starts.
     pub(crate) fn pop_held(&mut self) -> Option<u32> {
         self.held.pop_front().map(|chain| chain.head)
     }
 
-    /// Nothing more is started.
+    /// From now on no request starts.
     pub(crate) fn forget_starts(&mut self) {
         self.starts.clear();
         for steps in [&mut self.steps, &mut self.following] {
@@ -272,7 +272,7 @@ mod loom_models {
     struct Model {
         chains: Chains,
         requests: Requests,
-        /// What has started and not ended.
+        /// Requests that have started and not ended.
         open: Vec<u32>,
         seen: Vec<Event>,
     }
@@ -300,7 +300,7 @@ mod loom_models {
             }
         }
 
-        /// A thread of the engine ends one, if there is any.
+        /// A thread of the engine ends a request, if there is any.
         fn complete(&mut self) {
             let Some(at) = self.open.pop() else { return };
             self.seen.push(Event::End(at));
@@ -312,7 +312,7 @@ mod loom_models {
             self.start_all();
         }
 
-        /// Everything that was submitted has ended, once.
+        /// Every submitted request has ended, once.
         fn finish(&mut self) {
             while !self.open.is_empty() {
                 self.complete();

@@ -1,9 +1,9 @@
-//! Completions that the program has not reaped, and the three places where they are: the ring, the
-//! backlog for which the ring had no room, and those that the owner has not come for
-//! (DEFER_TASKRUN). None is lost, and none overtakes another.
+//! Completions that the program has not reaped, and their three places. They are in the ring, in
+//! the backlog because the ring had no room, or deferred until the owner comes (DEFER_TASKRUN).
+//! None is lost, and none overtakes another.
 //!
-//! They are moved under the ring's lock. How many there are is asked without it, by threads that
-//! sleep if there are none: what moves from one place to the next must be seen in one of them.
+//! They are moved under the ring's lock. Threads that sleep if there are none read the counts
+//! without it. So a completion that moves must always be seen in one of the places.
 
 use std::collections::VecDeque;
 
@@ -12,20 +12,20 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// The completion queue of a ring's memory.
 pub(crate) trait Queue {
-    /// Completions that the program has reaped, by its own word.
+    /// The number of completions that the program has reaped, as the program says.
     fn head(&self) -> u32;
-    /// Completions that were published so far, whatever the program writes there.
+    /// The number of completions that were published, whatever the program writes there.
     fn tail(&self) -> u32;
     /// Writes a completion to a place that nobody reads yet.
     fn write(&self, place: u32, cqe: &Cqe);
-    /// What is in front of `tail` was written.
+    /// Publishes the places before `tail`, which were written.
     fn publish(&self, tail: u32);
 }
 
-/// How many there are: for threads without the lock.
+/// The numbers of completions: for threads without the lock.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    /// What the ring has room for.
+    /// The size of the ring.
     entries: u32,
     /// Completions that are not in the ring yet.
     outside: AtomicU32,
@@ -42,10 +42,10 @@ impl Counts {
         queue.tail().wrapping_sub(head).min(self.entries)
     }
 
-    /// Completions that there are, in the ring or not.
+    /// All completions, in the ring or not.
     pub(crate) fn all(&self, queue: &impl Queue) -> u32 {
-        // First those outside: one that is on its way into the ring is there before it is taken
-        // off here. In the other order it would be in neither place.
+        // Those outside of the ring first. A completion that moves into the ring is there before it
+        // is removed here. In the other order it would be in neither place.
         let outside = self.outside();
         self.in_ring(queue).saturating_add(outside)
     }
@@ -68,22 +68,22 @@ impl Completions {
         Self { backlog: VecDeque::new(), deferred: VecDeque::new() }
     }
 
-    /// The ring had no room for some.
+    /// Had the ring no room for some?
     pub(crate) fn has_overflown(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// The owner has to come for some.
+    /// Do some wait for the owner to come?
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// Can the ring take one now?
+    /// Has the ring room for one now?
     pub(crate) fn has_room(&self, counts: &Counts, queue: &impl Queue) -> bool {
         self.backlog.is_empty() && counts.in_ring(queue) < counts.entries
     }
 
-    /// Adds one: to the ring, or to the backlog. What was deferred before it goes first.
+    /// Adds a completion to the ring, or to the backlog. Earlier deferred ones go first.
     pub(crate) fn add(&mut self, counts: &Counts, queue: &impl Queue, cqe: Cqe) {
         if !self.deferred.is_empty() {
             self.flush(counts, queue);
@@ -96,13 +96,13 @@ impl Completions {
         }
     }
 
-    /// Adds one that goes into the ring when the owner comes.
+    /// Adds a completion that goes into the ring when the owner comes.
     pub(crate) fn defer(&mut self, counts: &Counts, cqe: Cqe) {
         self.deferred.push_back(cqe);
         counts.outside.fetch_add(1, Ordering::Release);
     }
 
-    /// Moves into the ring what waits for that, as far as there is room.
+    /// Moves waiting completions into the ring, as far as there is room.
     pub(crate) fn flush(&mut self, counts: &Counts, queue: &impl Queue) {
         while counts.in_ring(queue) < counts.entries
             && let Some(cqe) = self.backlog.pop_front().or_else(|| self.deferred.pop_front())
@@ -110,7 +110,7 @@ impl Completions {
             Self::write(queue, &cqe);
             counts.outside.fetch_sub(1, Ordering::Release);
         }
-        // Counted already.
+        // They are counted already.
         self.backlog.append(&mut self.deferred);
     }
 
@@ -158,7 +158,7 @@ mod loom_models {
     }
 
     impl Ring {
-        /// As a program reaps, from memory only.
+        /// Reaps as a program does, from memory only.
         fn reap(&self) -> Option<u32> {
             let head = self.head.load(Ordering::Relaxed);
             if self.tail.load(Ordering::Acquire) == head {

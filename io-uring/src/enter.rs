@@ -14,7 +14,7 @@ use crate::rings::Ring;
 use crate::sigsys::mask_of_wait;
 use crate::{rings, sys, threads, user};
 
-/// What a wait is bounded by.
+/// The bounds of a wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bounds {
     mask: Option<u64>,
@@ -24,7 +24,7 @@ struct Bounds {
     min_wait: Option<u64>,
 }
 
-/// The ring that a call means; or what the kernel answers, for what is none.
+/// The ring of a call. For a descriptor that is no ring here, the kernel's answer.
 pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i32> {
     if registered {
         return threads::registered(fd as u32);
@@ -32,19 +32,19 @@ pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i
     rings::find(fd)?.ok_or(0)
 }
 
-/// As [`not_ours`], for an index under which the calling thread has registered no ring of ours:
-/// `errno`, unless it has registered one of the kernel's.
+/// As [`not_ours`], for an index that the calling thread has not registered here. Answers `errno`,
+/// unless the thread has registered a ring of the kernel's.
 pub(crate) fn not_registered(answer: i32, errno: i32) -> i32 {
     let is_refused = REFUSALS.contains(&answer);
     let is_none = [-libc::EBADF, -libc::EINVAL].contains(&answer) && !rings::none();
     if is_refused || is_none { errno } else { answer }
 }
 
-/// What the kernel answers where it has no io_uring for this process.
+/// The kernel's answers if it has no io_uring for this process.
 const REFUSALS: [i32; 3] = [-libc::ENOSYS, -libc::EPERM, -libc::EACCES];
 
-/// What is answered for a descriptor that is no ring of ours: the kernel's answer, or what it would
-/// be where io_uring is refused.
+/// The answer for a descriptor that is no ring here: the kernel's or, if io_uring is refused, the
+/// answer that a kernel would give.
 pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
     if !REFUSALS.contains(&answer) {
         return answer;
@@ -76,7 +76,7 @@ pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usiz
     })
 }
 
-/// May the calling thread make such a call of this ring now?
+/// May the calling thread make such a call on this ring now?
 fn check(core: &Core, count: u32, flags: u32) -> Result<(), i32> {
     if flags & !enter::KNOWN != 0 {
         return Err(-libc::EINVAL);
@@ -105,7 +105,7 @@ unsafe fn enter_ring(
 ) -> Result<i32, i32> {
     let core = &ring.core;
     check(core, count, flags)?;
-    // One that polls takes what is there, and answers with what was said.
+    // A ring that polls takes all entries, and returns the number that was asked for.
     let (polls, submitted) = (core.has(setup::SQPOLL), count);
     let count = match () {
         () if !polls => count,
@@ -113,11 +113,11 @@ unsafe fn enter_ring(
         () => 0,
     };
     let asks = flags & enter::GETEVENTS != 0;
-    // A call with nothing to do is made for what has come, unless that waits for GETEVENTS.
+    // A call with nothing to do is made to collect completions, unless they wait for GETEVENTS.
     let is_empty = submitted == 0 && !core.has(setup::DEFER_TASKRUN);
     core.look_at_polls(if asks { min == 0 } else { is_empty });
     if count > 0 {
-        // What a poller has taken does not end with a thread of the program's.
+        // Requests of a poller do not end with a thread of the program.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
         let engine = ring.engine()?;
         let _entered = core.entered();
@@ -129,7 +129,7 @@ unsafe fn enter_ring(
         }
     }
     if flags & enter::GETEVENTS == 0 {
-        // Where every request has ended there is nothing to look for.
+        // If every request has ended, there is nothing to look for.
         if count > 0 && core.has_requests() {
             poll(&ring);
         }
@@ -147,8 +147,8 @@ unsafe fn enter_ring(
         }
         Ok(bounds) => {
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
-            // A signal handler may leave the wait by a jump. The ring is not pinned meanwhile: its
-            // end would wait for this thread.
+            // A signal handler may leave the wait by a jump. The ring is not pinned meanwhile,
+            // because its end would wait for this thread.
             drop(ring);
             wait(&core, instance.as_deref(), min, bounds)
         }
@@ -159,7 +159,7 @@ unsafe fn enter_ring(
     }
 }
 
-/// Executes what does not have to wait.
+/// Executes requests that need not wait.
 fn poll(ring: &Ring) {
     let _entered = ring.core.entered();
     ring.instance().inspect(|engine| engine.poll());
@@ -213,11 +213,11 @@ fn wait(
         _ => wait_once(core, instance, min, bounds),
     };
     flush(core);
-    // What has come meanwhile is no error.
+    // If there are completions, the error is not returned.
     if core.completions() > 0 { Ok(()) } else { answer }
 }
 
-/// Moves into the ring what waits outside of it.
+/// Moves waiting completions into the ring.
 fn flush(core: &Arc<Core>) {
     if core.has_more() {
         core.with(|locked| locked.flush());

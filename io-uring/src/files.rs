@@ -6,8 +6,8 @@ use uringlet::front::OwnDescriptor;
 
 use crate::sys;
 
-/// What was registered, with the tag that is told when nobody uses it any more (0: none). Its slot
-/// uses it, and each request from its start to its completion.
+/// A registered resource, with the tag that is posted when nobody uses it any more (0: none). Its
+/// slot uses it, and each request from its start to its completion.
 #[derive(Debug)]
 pub(crate) struct Registered<T> {
     pub(crate) value: T,
@@ -26,11 +26,11 @@ impl Registered<File> {
     }
 }
 
-/// Slots.
+/// The slots of a table.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<Option<Arc<Registered<T>>>>,
-    /// Where a slot is looked for next, and the range that is looked at.
+    /// The index at which the search for a free slot begins, and its range.
     pub(crate) hint: usize,
     pub(crate) range: (usize, usize),
 }
@@ -56,8 +56,8 @@ impl<T> Slots<T> {
         self.slots[index].is_some()
     }
 
-    /// Fills a slot, or empties it. Gives what was there, which is to be released. A free slot is
-    /// looked for from there on.
+    /// Fills a slot, or empties it. Returns the old content, which the caller releases. The search
+    /// for a free slot continues after it.
     #[must_use]
     pub(crate) fn put(
         &mut self,
@@ -74,20 +74,20 @@ impl<T> Slots<T> {
         old
     }
 
-    /// A free slot of the range, searched for from where the last one was found.
+    /// A free slot of the range. The search begins at the last one found.
     pub(crate) fn free(&self) -> Option<usize> {
         let (from, to) = (self.range.0, self.range.1.min(self.len()));
         let hint = self.hint.clamp(from, to);
         (hint..to).chain(from..hint).find(|&at| !self.is_used(at))
     }
 
-    /// Everything that is there, which is to be released.
+    /// All contents, which the caller releases.
     pub(crate) fn into_all(self) -> impl Iterator<Item = Option<Arc<Registered<T>>>> {
         self.slots.into_iter()
     }
 }
 
-/// A registered buffer. Not pinned: what the kernel finds there counts.
+/// A registered buffer. It is not pinned: the memory that is mapped there counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) at: u64,
@@ -101,8 +101,7 @@ impl Buffer {
     }
 }
 
-/// A descriptor that was just opened gets a number out of the program's way. What has asked for it
-/// takes it over.
+/// Moves a new descriptor to a number that programs do not expect. The caller owns it.
 pub(crate) fn move_aside(fd: i32) -> i32 {
     if fd < 0 {
         return fd;

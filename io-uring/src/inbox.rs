@@ -1,6 +1,6 @@
-//! Mail for the thread that has a lock, from threads that must not wait for the lock. They put
-//! their mail into the inbox. The thread that has the lock reads the mail, when it gets the lock
-//! and once more when it gives the lock back.
+//! Mail for the thread that holds a lock, from threads that must not wait for the lock. They put
+//! their mail into the inbox. The holder reads the mail after taking the lock, and once more after
+//! releasing it.
 //!
 //! | brings mail | gives the lock back |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | fence | fence |
 //! | tries the lock, and then reads the mail | looks for mail; if there is some, tries to lock |
 //!
-//! One of both sees what the other has done. So no mail stays when all of them have gone.
+//! Each of the two sees what the other has done. So no mail is left when all of them have gone.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -32,7 +32,7 @@ impl<M> Inbox<M> {
         Self { newest: AtomicPtr::new(null_mut()) }
     }
 
-    /// Puts mail in. A fence and a try of the lock have to follow.
+    /// Puts mail into the inbox. A fence and an attempt to take the lock have to follow.
     pub(crate) fn put(&self, content: M) {
         let older = self.newest.load(Ordering::Relaxed);
         let letter = Box::into_raw(Box::new(Letter { content, older }));
@@ -46,13 +46,13 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Is there mail? Asked after a fence where the lock was given back.
+    /// Is there mail? Asked after a fence that follows the release of the lock.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         !self.newest.load(Ordering::Relaxed).is_null()
     }
 
-    /// Takes all mail out, the oldest first. With the lock.
+    /// Takes all mail, the oldest first. With the lock held.
     pub(crate) fn take(&self) -> impl Iterator<Item = M> + use<M> {
         let mut at = self.newest.swap(null_mut(), Ordering::AcqRel);
         let mut oldest = null_mut();
@@ -66,7 +66,7 @@ impl<M> Inbox<M> {
     }
 }
 
-/// Mail that was taken out; `older` leads to newer ones.
+/// Mail that was taken out; `older` points to newer letters.
 struct Letters<M>(*mut Letter<M>);
 
 impl<M> Iterator for Letters<M> {
@@ -107,7 +107,7 @@ mod loom_models {
     struct Model {
         inbox: Inbox<u32>,
         read: Mutex<Vec<u32>>,
-        /// What else is done with the lock.
+        /// Other work under the lock.
         work: AtomicU32,
     }
 
@@ -165,7 +165,7 @@ mod loom_models {
         }
     }
 
-    /// One thread brings mail twice, another one works with the lock.
+    /// One thread brings mail twice, and another one works with the lock.
     fn model(looks_again: bool, tries_again: bool) {
         loom::model(move || {
             let model = Model::new();

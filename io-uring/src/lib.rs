@@ -1,8 +1,8 @@
-//! A drop-in `liburing.so.2`, and io_uring's system calls as far as programs make them through the
-//! C library: programs written for io_uring do their I/O through uringlet.
+//! A drop-in `liburing.so.2`, also for io_uring's system calls that programs make through the C
+//! library. Programs written for io_uring do their I/O through uringlet.
 //!
-//! The functions carry a leading underscore here; `build.rs` has the linker make the real names
-//! and versions. README.md in this crate's folder lists the differences to the original.
+//! The functions have a leading underscore here; `build.rs` has the linker make the real names and
+//! versions. README.md in this crate's folder lists the differences from the original.
 
 #![cfg_attr(loom, allow(dead_code))]
 
@@ -13,7 +13,7 @@ mod inbox;
 mod shared;
 mod sync;
 
-// Everything but the modelled protocols is left out of a loom build.
+// A loom build contains the modelled protocols only.
 #[cfg(not(loom))]
 mod buffers;
 #[cfg(not(loom))]
@@ -69,7 +69,7 @@ mod user;
 #[cfg(not(loom))]
 use uringlet::front;
 
-/// In somebody else's process, it must not be this library that ends it for want of memory.
+/// When memory is short, this library must not end the program that has loaded it.
 #[cfg(not(loom))]
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();

@@ -1,8 +1,8 @@
-//! The memory of a ring: ours, which stays until nobody posts any more, and the program's mappings
-//! of the same pages.
+//! The memory of a ring: this library's pages, which stay until nobody posts any more, and the
+//! program's mappings of the same pages.
 //!
-//! The program may write anything anywhere in it at any time. So it is only touched as atomics, or
-//! copied once; every index is masked, and what is not the program's to say is kept elsewhere.
+//! The program may write anything to it at any time. So it is only accessed by atomics, or copied
+//! once. Every index is masked, and values that the program must not change are kept elsewhere.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use crate::sys;
 const PAGE: usize = 4096;
 const CQES: usize = 64;
 const SQE: usize = 64;
-/// Where the records of the journal begin, behind the page's words.
+/// The offset of the journal's records, after the page's words.
 const RECORDS: usize = 64;
 const _: () = assert!(size_of::<Page>() <= RECORDS);
 
@@ -29,15 +29,15 @@ pub(crate) type RawSqe = [u64; 8];
 pub(crate) struct Memory {
     rings: Mapped,
     sqes: Mapped,
-    /// What processes that share the ring tell each other.
+    /// The words that processes sharing the ring exchange.
     beside: Mapped,
     sq_entries: u32,
     cq_entries: u32,
-    /// Where the index array lies; 0 if there is none.
+    /// The offset of the index array; 0 if there is none.
     array: usize,
     cqe_size: usize,
     sqe_size: usize,
-    /// The pages of both queues are the program's, who maps nothing of them here.
+    /// The pages of both queues are the program's, which maps nothing of them here.
     is_theirs: bool,
 }
 
@@ -46,12 +46,12 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// Shared pages, zeroed; or the program's.
+/// Shared zeroed pages, or the program's pages.
 #[derive(Debug)]
 struct Mapped {
     at: *mut u8,
     len: usize,
-    /// Nobody unmaps them here.
+    /// They are not unmapped here.
     is_theirs: bool,
 }
 
@@ -61,8 +61,8 @@ impl Mapped {
         Ok(Self { at: sys::map_shared(len)?, len, is_theirs: false })
     }
 
-    /// Pages of the program's, which it may unmap: other mappings of them. Where there can be none,
-    /// as of private pages, the program's own.
+    /// Other mappings of the program's pages, because the program may unmap its own. If there can
+    /// be none, as of private pages, the program's own.
     fn of_program(at: u64, len: usize) -> Result<Self, i32> {
         let (at, len) = (at as usize, pages(len));
         if at == 0 || at.is_multiple_of(PAGE) && !accessible_now(at, len, true) {
@@ -77,7 +77,7 @@ impl Mapped {
             Ok(again) => Self { at: again as *mut u8, len, is_theirs: false },
             Err(_) => Self { at: theirs, len, is_theirs: true },
         };
-        // The mapping may have been shorter than what lies there.
+        // The mapping may have been shorter than the memory that is needed.
         if !mapped.is_theirs && !accessible_now(mapped.at.addr(), len, true) {
             return Ok(Self { at: theirs, len, is_theirs: true });
         }
@@ -117,8 +117,8 @@ fn pages(len: usize) -> usize {
 }
 
 impl Memory {
-    /// For powers of two of entries. With NO_MMAP, in the program's pages at the addresses that the
-    /// parameters have.
+    /// Makes the memory for queues whose sizes are powers of two. With NO_MMAP, in the program's
+    /// pages at the addresses in the parameters.
     pub(crate) fn new(params: &Params) -> Result<Self, i32> {
         let Params { sq_entries, cq_entries, flags, .. } = *params;
         let cqe_size = if flags & setup::CQE32 != 0 { 32 } else { 16 };
@@ -188,15 +188,14 @@ impl Memory {
         unsafe { &*self.rings.at.add(word as usize).cast::<AtomicU32>() }
     }
 
-    /// What processes that share the ring tell each other.
+    /// The words that processes sharing the ring exchange.
     #[inline]
     pub(crate) fn page(&self) -> &Page {
         // SAFETY: at the beginning of pages that were zeroed, and atomics to everybody.
         unsafe { &*self.beside.at.cast::<Page>() }
     }
 
-    /// What they keep of requests in flight, by number: as many as there are places in the
-    /// completion queue.
+    /// Their records of requests in flight, by number: as many as the completion queue has places.
     pub(crate) fn records(&self) -> &[Record] {
         // SAFETY: the mapping has room for as many behind the page's words, aligned as those; they
         // are atomics to everybody.
@@ -206,8 +205,8 @@ impl Memory {
         }
     }
 
-    /// The entry that the submission queue has at this place. `None`: the program's index for it is
-    /// out of range.
+    /// The entry at this place of the submission queue. `None`: the program's index for it is out
+    /// of range.
     pub(crate) fn sqe(&self, place: u32) -> Option<RawSqe> {
         let entry = self.entry(place)?;
         // SAFETY: an entry. The program may write at the same time: then the words are any.
@@ -240,7 +239,7 @@ impl Memory {
         Some(unsafe { self.sqes.at.add(index as usize * self.sqe_size).cast::<RawSqe>() })
     }
 
-    /// Writes a completion to a place. Nobody reads it before the tail says so.
+    /// Writes a completion to a place. Nobody reads it before the tail is published.
     pub(crate) fn write_cqe(&self, place: u32, cqe: &Cqe) {
         let place = (place & (self.cq_entries - 1)) as usize;
         // SAFETY: inside the ring, which has as many places; the program's reads of a place that
@@ -257,7 +256,7 @@ impl Memory {
         }
     }
 
-    /// mmap(2) of the ring's descriptor: the program's address, or a negative errno.
+    /// mmap(2) of the ring's descriptor. Returns the program's address, or a negative errno.
     ///
     /// # Safety
     /// As mmap(2) with these arguments.
@@ -269,7 +268,7 @@ impl Memory {
         flags: i32,
         offset: u64,
     ) -> isize {
-        /// What the kernel looks at.
+        /// The part of the offset that the kernel uses.
         const MASK: u64 = 0xf800_0000;
         if self.is_theirs {
             return -(libc::ENOMEM as isize);
@@ -311,7 +310,7 @@ impl Queue for Memory {
     }
 
     fn publish(&self, tail: u32) {
-        // First what a process goes by that adopts the ring.
+        // The page's tail first: a process that adopts the ring uses it.
         self.page().cq_tail.store(tail, Ordering::Release);
         self.word(Word::CqTail).store(tail, Ordering::Release);
     }

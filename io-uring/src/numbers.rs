@@ -1,5 +1,5 @@
-//! Maps by numbers that nobody chooses to harm: descriptors, places, addresses. The standard maps'
-//! own hashing would take longer than what is done with the entries.
+//! Maps by numbers that no attacker chooses: descriptors, places, addresses. The standard maps'
+//! hashing would take longer than the work on the entries.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -38,7 +38,7 @@ impl Hasher for Numbers {
     }
 
     fn finish(&self) -> u64 {
-        // A map looks at the lowest bits and at the highest.
+        // A map uses the lowest bits and the highest.
         self.0 ^ self.0 >> 32
     }
 }

@@ -1,6 +1,6 @@
-//! The C library's read(2), recv(2) and the like. They may take what a poll waits for, before the
-//! thread for polls has looked. The kernel's polls are told when something comes; here the polls of
-//! such a descriptor look first.
+//! The C library's read(2), recv(2) and the like. They may take data that a poll waits for, before
+//! the poll thread has looked. The kernel's polls are notified when data arrives. So the polls of
+//! such a descriptor are checked before the read here.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -10,7 +10,7 @@ use uringlet::front::descriptors::Next;
 
 use crate::service;
 
-/// Exports functions of a descriptor, and finds the definitions that they pass on to.
+/// Exports functions of a descriptor, and finds the definitions that they call.
 macro_rules! look_first {
     ($($name:ident $text:literal ($($argument:ident: $type:ty),*))*) => {
         $(
@@ -52,7 +52,7 @@ look_first! {
     recvfrom c"recvfrom" (
         into: *mut c_void, count: usize, flags: c_int, from: *mut c_void, size: *mut libc::socklen_t
     )
-    // What programs call that were compiled with `_FORTIFY_SOURCE`.
+    // The functions that programs call if they were compiled with `_FORTIFY_SOURCE`.
     __read_chk c"__read_chk" (into: *mut c_void, count: usize, room: usize)
     __recv_chk c"__recv_chk" (into: *mut c_void, count: usize, room: usize, flags: c_int)
     __recvfrom_chk c"__recvfrom_chk" (

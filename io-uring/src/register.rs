@@ -95,7 +95,7 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
         reg::PROBE => probe(arg, count),
         reg::RESTRICTIONS => restrict(locked, arg, count),
         reg::ENABLE_RINGS => enable(locked.core(), arg, count),
-        // The affinity of workers is the program's own: they are not of one ring.
+        // The affinity of workers is set for the whole program: workers do not belong to one ring.
         reg::IOWQ_AFF if arg != 0 && count > 0 => user::read::<u8>(arg).map(|_| 0),
         reg::UNREGISTER_IOWQ_AFF => no_argument(arg, count).map(|()| 0),
         reg::IOWQ_MAX_WORKERS => set_workers(locked, arg, count),
@@ -140,7 +140,7 @@ fn update_files(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, 
     ring::update::<File>(locked, (offset, List { data: data as usize, tags: 0, count }))
 }
 
-/// `only_async`: completions of calls for the ring do not count it up.
+/// `only_async`: completions of calls for the ring do not count the eventfd up.
 fn set_eventfd(
     locked: &mut Locked<'_>,
     arg: usize,
@@ -175,7 +175,7 @@ fn restrict(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32>
     }
     let mut list = Vec::new();
     user::read_array(arg, count as usize, &mut list)?;
-    // With none of them, nothing is allowed.
+    // An empty list forbids everything.
     locked.restrictions = Restrictions::read(&list)?;
     locked.core().restricted.store(true, Ordering::Relaxed);
     Ok(0)
@@ -272,7 +272,7 @@ fn probe(arg: usize, count: u32) -> Result<i32, i32> {
         return Err(-libc::EINVAL);
     }
     let count = count.min(op::LAST.into());
-    // As the kernel has it: the program clears it first.
+    // As in the kernel: the program clears it first.
     let size = 16 + 8 * count as usize;
     if user::read_bytes(arg, size)?.iter().any(|&byte| byte != 0) {
         return Err(-libc::EINVAL);
@@ -328,7 +328,7 @@ struct RsrcUpdateHead {
 // SAFETY: numbers, without padding.
 unsafe impl user::Plain for RsrcUpdateHead {}
 
-/// IORING_REGISTER_SEND_MSG_RING: an entry that needs no ring of its own.
+/// IORING_REGISTER_SEND_MSG_RING: an entry without a ring of its own.
 ///
 /// # Safety
 /// As io_uring_register(2).
@@ -390,7 +390,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
             _ => Ok(0),
         };
     }
-    // They are being executed: until they have ended.
+    // The requests are being executed: waits until they have ended.
     let deadline = left.and_then(|left| Instant::now().checked_add(left));
     loop {
         let seen = core.ended();

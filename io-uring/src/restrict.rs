@@ -1,4 +1,4 @@
-//! What a ring was restricted to (io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`).
+//! The restrictions of a ring (io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`).
 
 use crate::abi::op;
 
@@ -13,7 +13,7 @@ pub(crate) struct Restrictions {
 }
 
 impl Restrictions {
-    /// From what the program passes: words of `struct io_uring_restriction`.
+    /// Parses the words of `struct io_uring_restriction`.
     pub(crate) fn read(list: &[[u32; 4]]) -> Result<Self, i32> {
         let mut made = Self { any: true, ..Self::default() };
         for entry in list {

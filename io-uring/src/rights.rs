@@ -1,8 +1,8 @@
 //! Threads with rights of their own (credentials(7), user_namespaces(7), landlock(7), seccomp(2)).
 //!
-//! A name is looked up with the rights of the thread that does it, and a worker's are those of the
-//! process. Some calls may change the rights of one thread only. From the first of these on, the
-//! thread that submits executes what is judged by rights, inside of io_uring_enter(2).
+//! A name is resolved with the rights of the thread that does it, and a worker has the rights of
+//! the process. Some calls may change the rights of one thread only. From the first such call on,
+//! the submitting thread executes requests that depend on rights, inside io_uring_enter(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use uringlet::front;
 use uringlet::front::descriptors::Next;
 
-/// Some thread may have other rights than the rest. Set before the call that changes them, and also
-/// by the instructions of `syscall` in this library.
+/// Some thread may have other rights than the rest. Set before the call that changes them, also by
+/// the instructions of `syscall` in this library.
 pub(crate) static DIFFER: AtomicBool = AtomicBool::new(false);
 
 /// May this thread have other rights than the engine's?
@@ -35,7 +35,7 @@ extern "C" fn find_next() {
     }
 }
 
-/// A function of the C library that changes the rights of the calling thread, if `when`.
+/// A C library function that changes the rights of the calling thread, if `when`.
 macro_rules! changes_rights {
     ($next:ident, $name:ident($($arg:ident: $type:ty),*), $when:expr) => {
         /// # Safety
@@ -57,7 +57,7 @@ changes_rights!(SETFSUID, setfsuid(id: u32), true);
 changes_rights!(SETFSGID, setfsgid(id: u32), true);
 changes_rights!(CAPSET, capset(header: usize, data: usize), true);
 changes_rights!(SETNS, setns(fd: c_int, kind: c_int), true);
-// The C library's takes a varying number of arguments, and passes on five.
+// The C library's function takes a varying number of arguments, and passes five on.
 changes_rights!(
     PRCTL,
     prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong),

@@ -1,5 +1,4 @@
-//! From a descriptor's number to its ring. The number is never followed: a table says what it
-//! stands for.
+//! Finds the ring of a descriptor number. The number is looked up in a table.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -13,27 +12,27 @@ use uringlet::table::{Pages, Pinned, Removed, Table};
 use crate::ring::{self, Core, Peer, Registry};
 use crate::{service, sys};
 
-/// Numbers in one part of the map, and parts.
+/// The numbers in one part of the map, and the number of parts.
 const PART: usize = 1024;
 const PARTS: usize = 1024;
 
 uringlet::at_load!(uringlet::table::prepare_readers);
 
-/// A ring as descriptors find it.
+/// A ring as its descriptors find it.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// What it is found by, beside its descriptors.
+    /// Its handle in the table, beside its descriptors.
     pub(crate) handle: usize,
     pub(crate) core: Arc<Core>,
-    /// What executes its requests; none while this process has submitted nothing to a ring of its
+    /// The engine for its requests; none while this process has submitted nothing to a ring of its
     /// parent's.
     instance: OnceLock<Arc<Instance>>,
     making: Mutex<()>,
-    /// Numbers that the program has for it.
+    /// The number of the program's descriptors for it.
     numbers: AtomicU32,
-    /// What `/proc/self/fdinfo` says of its eventfd.
+    /// The id of its eventfd in `/proc/self/fdinfo`.
     id: u64,
-    /// Threads that have registered it.
+    /// The number of threads that have registered it.
     registered: AtomicU32,
     pages: Mutex<Option<Pages>>,
 }
@@ -80,14 +79,14 @@ impl Rings {
     }
 }
 
-/// The ring behind a descriptor of this process.
+/// The ring of a descriptor of this process.
 #[inline]
 pub(crate) fn get(fd: i32) -> Option<Pinned<'static, Ring>> {
     let rings = RINGS.current()?;
     rings.table.get(rings.handle(fd)?)
 }
 
-/// The rings of this process, for one of them.
+/// All rings of this process, as the trait that one of them uses.
 #[derive(Debug)]
 pub(crate) struct AllRings;
 
@@ -109,17 +108,16 @@ impl Registry for AllRings {
     }
 }
 
-/// Does this number stand for a ring?
+/// Does this number name a ring?
 pub(crate) fn has(fd: i32) -> bool {
     RINGS.current().is_some_and(|rings| rings.handle(fd).is_some())
 }
 
-/// The ring of a process above this one that a descriptor stands for: from now on it is this
-/// process's, too.
+/// A ring of an ancestor process that a descriptor names: from now on it is this process's, too.
 ///
 /// # Errors
-/// `-EACCES` for one that has restrictions; `-EINVAL` in a thread that has descriptors of its own;
-/// and whatever [`publish`] says.
+/// `-EACCES` for a ring with restrictions; `-EINVAL` in a thread with a descriptor table of its
+/// own; and the errors of [`publish`].
 pub(crate) fn inherit(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
     if front::has_parted() {
         return if may_be_inherited(fd) { Err(-libc::EINVAL) } else { Ok(None) };
@@ -127,7 +125,7 @@ pub(crate) fn inherit(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
     if RINGS.inherited().next().is_none() {
         return Ok(None);
     }
-    // The number may stand for something else by now.
+    // The number may name something else now.
     let Some(id) = sys::eventfd_id(fd) else { return Ok(None) };
     for rings in RINGS.inherited() {
         let mut found = None;
@@ -146,12 +144,12 @@ pub(crate) fn inherit(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
     Ok(None)
 }
 
-/// Did this number stand for a ring of a process above this one?
+/// Did this number name a ring of an ancestor process?
 pub(crate) fn may_be_inherited(fd: i32) -> bool {
     RINGS.inherited().any(|rings| rings.handle(fd).is_some())
 }
 
-/// The ring that a descriptor stands for, of this process or of one above it.
+/// The ring that a descriptor names, of this process or of an ancestor.
 ///
 /// # Errors
 /// As [`inherit`].
@@ -162,11 +160,11 @@ pub(crate) fn find(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
     inherit(fd)
 }
 
-/// A descriptor has another number now (dup(2)): if it is a ring's, that finds the ring, too.
+/// A descriptor was duplicated (dup(2)): if it is a ring's, the new number finds the ring, too.
 pub(crate) fn duplicated(fd: i32, other: i32) {
     let Some(rings) = RINGS.current() else { return };
     if front::is_borrowed() {
-        // A child of vfork(2) has numbers of its own.
+        // The child of a vfork(2) has numbers of its own.
         return;
     }
     let Some(handle) = rings.handle(fd).filter(|_| other >= 0) else { return };
@@ -177,7 +175,7 @@ pub(crate) fn duplicated(fd: i32, other: i32) {
     }
 }
 
-/// A number that no call has told of may be a ring's all the same: a copy of its descriptor.
+/// A number that no visible call has made may still be a ring's: a copy of its descriptor.
 pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
     let rings = RINGS.current()?;
     let id = sys::eventfd_id(fd)?;
@@ -194,7 +192,7 @@ pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
     Some(ring)
 }
 
-/// Makes a ring findable under its descriptor.
+/// Publishes a ring under its descriptor.
 pub(crate) fn publish(
     fd: i32,
     core: Arc<Core>,
@@ -220,22 +218,22 @@ pub(crate) fn publish(
     Ok(())
 }
 
-/// A ring was given to epoll or the like.
+/// A ring was added to epoll or the like.
 static POLLED: AtomicBool = AtomicBool::new(false);
 
-/// May an epoll have a ring?
+/// May an epoll contain a ring?
 pub(crate) fn any_is_polled() -> bool {
     POLLED.load(Ordering::Relaxed)
 }
 
-/// A descriptor is given to epoll or the like: if it is a ring's, the program may not come to wait
+/// A descriptor is added to epoll or the like. If it is a ring's, the program may not come to wait
 /// in io_uring_enter(2).
 pub(crate) fn is_polled(fd: i32) {
     if let Some(ring) = get(fd) {
         POLLED.store(true, Ordering::Relaxed);
         ring.core.told.store(true, Ordering::Relaxed);
         ring.core.watch_for_ever(fd);
-        // What was reaped is not found to be there.
+        // Reaped completions are not reported any more.
         ring.core.freshen();
     }
 }
@@ -248,7 +246,8 @@ pub(crate) struct Watched {
     count: usize,
 }
 
-/// As many rings are watched until the call ends. Further ones are watched permanently.
+/// The maximum number of rings that are watched until the call ends. Further ones are watched
+/// permanently.
 const MOST: usize = 4;
 
 impl Watched {
@@ -266,7 +265,7 @@ impl Watched {
         self.count += 1;
     }
 
-    /// The call is over.
+    /// The call has ended.
     #[inline]
     pub(crate) fn end(self) {
         for &ring in &self.rings[..self.count] {
@@ -280,7 +279,7 @@ impl Watched {
     }
 }
 
-/// Clears the descriptors of rings that are empty by now.
+/// Clears the descriptors of rings that have become empty.
 #[inline]
 pub(crate) fn freshen() {
     if ring::any_is_armed() {
@@ -295,11 +294,11 @@ fn freshen_all() {
     }
 }
 
-/// The program is about to close descriptors, or has others take their places.
+/// The program is about to close descriptors, or to replace them.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     let Some(rings) = RINGS.current() else { return };
     if front::is_borrowed() {
-        // A child of vfork(2) closes its own.
+        // The child of a vfork(2) closes its own descriptor.
         return;
     }
     let (first, last) = (*fds.start(), (*fds.end()).min((PART * PARTS) as i32 - 1));
@@ -342,7 +341,7 @@ fn remove(rings: &Rings, handle: usize) {
     let last = |ring: &Ring| ring.core.closing.store(true, Ordering::SeqCst);
     let removed = rings.table.remove(handle, |ring| {
         last(ring);
-        // Threads that wait look again, and go.
+        // Waiting threads check again, and return.
         if let Some(instance) = ring.instance() {
             instance.disturb();
         }
@@ -371,7 +370,7 @@ pub(crate) fn each(f: impl FnMut(&Ring)) {
 }
 
 impl Ring {
-    /// What executes its requests in this process, if there is something.
+    /// The engine for its requests in this process, if there is one.
     pub(crate) fn instance(&self) -> Option<&Arc<Instance>> {
         self.instance.get()
     }
@@ -379,8 +378,8 @@ impl Ring {
     /// As [`instance`](Self::instance), made if there is none yet.
     ///
     /// # Errors
-    /// It cannot be made; `-EAGAIN` while another thread, or what this signal handler has
-    /// interrupted, makes it.
+    /// It cannot be made. `-EAGAIN`: another thread, or the code that this signal handler has
+    /// interrupted, is making it.
     pub(crate) fn engine(&self) -> Result<&Arc<Instance>, i32> {
         if let Some(instance) = self.instance.get() {
             return Ok(instance);
@@ -398,7 +397,7 @@ impl Ring {
     }
 }
 
-/// A thread has taken a registration back.
+/// A thread has unregistered it.
 pub(crate) fn is_unregistered(handle: usize) {
     let Some(rings) = RINGS.current().filter(|_| handle != 0) else { return };
     let is_last = {
@@ -411,7 +410,7 @@ pub(crate) fn is_unregistered(handle: usize) {
     }
 }
 
-/// This process has no ring.
+/// Has this process no ring?
 #[inline]
 pub(crate) fn none() -> bool {
     RINGS.current().is_none()

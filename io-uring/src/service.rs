@@ -1,9 +1,9 @@
 //! The polls of all rings of the process, in one epoll.
 //!
-//! A thread sleeps until something is ready, and is gone when it has had nothing to do for a while.
-//! A thread that waits in io_uring_enter(2) sleeps on the epoll, too, and comes first.
-//! Who takes events out of the epoll tells the rings of them before the next one takes some. So a
-//! thread that [looks](look_at_all) has seen everything that had come by then.
+//! A thread sleeps until something is ready, and ends when it has had nothing to do for a while. A
+//! thread that waits in io_uring_enter(2) sleeps on the epoll, too, and is preferred. The thread
+//! that takes events out of the epoll reports them to the rings before the next one takes some. So
+//! a thread that [looks](look_at_all) has seen all earlier events.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -23,24 +23,24 @@ pub(crate) use self::groups::{Events, Watch, Watcher};
 use self::groups::{Found, Groups, Member, SEVERAL};
 use self::seat::Seat;
 
-/// Without anything to do the thread ends after this; it looks whether that is so after the other.
+/// The thread ends after the first time without work; it checks that after the second.
 const RETIRE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
-/// For this time the thread leaves events to threads that wait.
+/// For this time the thread leaves events to waiting threads.
 const GRACE: Duration = Duration::from_millis(1);
-/// Events that are taken at a time.
+/// The number of events that are taken at a time.
 const EVENTS: usize = 32;
-/// Events that every poll is told of.
+/// Events that every poll reports.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     state: Mutex<Groups>,
-    /// Has it the thread that takes events, from then on until the rings are told of them.
+    /// Held by the thread that takes events, until the rings have been told.
     takes: Mutex<()>,
     /// As [`Groups::live`], for threads that only ask whether there are any.
     live: AtomicUsize,
-    /// Rings are yet to be told of events that were taken.
+    /// Events were taken, and rings are still to be told.
     tells: AtomicBool,
     seat: Seat,
     /// As [`Groups::made`] and [`Groups::ring`], for threads that want the seat.
@@ -49,7 +49,7 @@ pub(crate) struct Service {
 }
 
 thread_local! {
-    /// This thread takes events: no signal handler on it waits for that.
+    /// This thread is taking events: a signal handler on it does not wait for that.
     static TAKES: Cell<Takes> = const { Cell::new(Takes::No) };
 }
 
@@ -57,15 +57,15 @@ thread_local! {
 enum Takes {
     No,
     Yes,
-    /// And there may be more, by what it has done meanwhile.
+    /// And there may be more, because of what it has done meanwhile.
     Again,
 }
 
 static SERVICE: PerProcess<Service> = PerProcess::new();
 
-/// That of this process, if any poll is watched, or one that was is yet to be told.
+/// The service of this process, if any poll is watched, or an event is still to be reported.
 fn busy() -> Option<&'static Service> {
-    // In this order: the last poll that tells once goes when its event is taken.
+    // In this order: the last one-shot poll is removed when its event is taken.
     let is_busy = |service: &&Service| {
         service.live.load(Ordering::Acquire) > 0 || service.tells.load(Ordering::Acquire)
     };
@@ -73,13 +73,13 @@ fn busy() -> Option<&'static Service> {
 }
 
 /// As [`busy`], with the lock. `None`, too, in a signal handler that has interrupted its thread
-/// under this lock, or one of the engine's.
+/// under this lock, or under one of the engine's.
 fn busy_and_free() -> Option<(&'static Service, Guard<'static, Groups>)> {
     let service = busy().filter(|_| !front::holds_lock())?;
     Some((service, service.lock()))
 }
 
-/// That of this process. The child of a fork has one of its own.
+/// The service of this process. The child of a fork has one of its own.
 fn of_this_process() -> &'static Service {
     let Ok(service) = SERVICE.current_or(|| Ok::<_, Infallible>(Service::default()));
     service
@@ -132,8 +132,8 @@ pub(crate) fn is_busy() -> bool {
     busy().is_some()
 }
 
-/// A transfer on this descriptor is about to be executed, and may take what polls wait for: they
-/// look before it.
+/// A transfer on this descriptor is about to be executed, and may take data that polls wait for:
+/// they are checked first.
 pub(crate) fn look(fd: i32) {
     let Some((service, state)) = busy_and_free() else { return };
     let group = state.plain.get(&fd).and_then(|token| state.groups.get(token));
@@ -144,8 +144,8 @@ pub(crate) fn look(fd: i32) {
     }
 }
 
-/// A transfer on this descriptor has gone through, so these events were there. If something came
-/// after [`look`], no look finds it any more: polls that tell once are told of it.
+/// A transfer on this descriptor has succeeded, so these events were true. An event that came after
+/// [`look`] can no longer be found: one-shot polls are told of it.
 pub(crate) fn went_through(fd: i32, events: u32) {
     let Some((service, state)) = busy_and_free() else { return };
     let group = state.open.get(&fd).and_then(|token| state.groups.get(token));
@@ -156,14 +156,14 @@ pub(crate) fn went_through(fd: i32, events: u32) {
     }
 }
 
-/// Is this the number of an epoll?
+/// Does this number name an epoll?
 pub(crate) fn is_epoll(fd: i32) -> bool {
     // A descriptor that is in no epoll of the program's.
     let own = of_this_process().lock().made().map_or(-1, |[_, bell]| bell);
     sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, own, 0, 0) == -libc::ENOENT
 }
 
-/// Tells of what has happened by now, in place of the thread.
+/// Reports all events up to now, in place of the thread.
 pub(crate) fn look_at_all() {
     if let Some(service) = busy() {
         service.take();
@@ -171,8 +171,8 @@ pub(crate) fn look_at_all() {
 }
 
 /// The calling thread is about to wait for completions of the ring at this address. If all polls
-/// are of that ring, it gets the seat: the epoll, which tells it of events, and an eventfd for the
-/// time until [`rise`].
+/// are of that ring, it gets the seat: the epoll, which reports the ring's events, and an eventfd
+/// that is its own until [`rise`].
 ///
 /// # Errors
 /// Another thread has the seat.
@@ -189,15 +189,15 @@ pub(crate) fn is_of(ring: usize) -> bool {
     busy().is_some_and(|service| service.is_of(ring))
 }
 
-/// The thread that has the seat waits no more.
+/// The thread that has the seat no longer waits.
 pub(crate) fn rise() {
     if let Some(service) = SERVICE.current() {
         service.seat.leave();
     }
 }
 
-/// Has a poll that tells many times look for other events, and at once for those that are there.
-/// False: it is not watched any more.
+/// Changes the events of a multishot poll, and reports those that are true now. False: it is no
+/// longer watched.
 pub(crate) fn change(poll: Poll, events: u32) -> bool {
     let Some(service) = busy() else { return false };
     let mut state = service.lock();
@@ -209,7 +209,7 @@ pub(crate) fn change(poll: Poll, events: u32) -> bool {
     sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), poll.0) == 0
 }
 
-/// Takes a poll back, of the watcher at this address. It may be on its way all the same.
+/// Stops watching a poll, of the watcher at this address. Its event may still be under way.
 pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
     let Some(service) = busy() else { return };
     let mut state = service.lock();
@@ -220,7 +220,7 @@ pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
     }
 }
 
-/// The program is about to close descriptors: what is watched under their numbers gets others.
+/// The program is about to close descriptors: polls on their numbers get duplicates.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
     let Some((_, mut state)) = busy_and_free() else { return };
     let Ok(epoll) = state.epoll() else { return };
@@ -241,8 +241,8 @@ impl Service {
         self.ring.load(Ordering::Relaxed) == ring
     }
 
-    /// The thread. It does not sleep in epoll_wait(2): events that it had taken, and not told of
-    /// yet, would be missed by a thread that looks.
+    /// The poll thread. It does not sleep in epoll_wait(2): a thread that looks would miss events
+    /// that this one had taken, and not reported yet.
     fn run(&self, epoll: i32) {
         let mut turns = self.seat.turns();
         loop {
@@ -260,8 +260,8 @@ impl Service {
         }
     }
 
-    /// Something has happened: do no waiters take it? While they come and go, that is not known.
-    /// `seen`: how often they had come when this was last asked.
+    /// Something has happened: do waiters leave it to the thread? While they come and go, that is
+    /// unknown. `seen`: how often they had come at the last call.
     fn is_left_to_the_thread(&self, epoll: i32, seen: &mut u32) -> bool {
         loop {
             let before = std::mem::replace(seen, self.seat.turns());
@@ -279,12 +279,12 @@ impl Service {
         }
     }
 
-    /// Takes what has happened by now, and tells the rings.
+    /// Takes all events up to now, and tells the rings.
     fn take(&self) {
         self.take_with(None);
     }
 
-    /// And tells polls of a number that these events were there.
+    /// Also tells polls of a number that these events were true.
     fn take_with(&self, mut passed: Option<(i32, u32)>) {
         if TAKES.get() != Takes::No {
             return TAKES.set(Takes::Again);
@@ -345,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// A ring that passes on what it is told.
+    /// A ring that forwards what it is told.
     #[derive(Debug)]
     struct Told(Mutex<Sender<(u64, u32)>>);
 
@@ -400,7 +400,7 @@ mod tests {
         let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));
         let [mut ends, others] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
         let poll = |fd: i32, key| watch(fd, READS, Arc::clone(&watcher), key).expect("a poll");
-        // The thread is there, and sleeps for the second one.
+        // The thread exists, and sleeps for the second poll.
         poll(ends.0.as_raw_fd(), 1);
         let other = poll(others.0.as_raw_fd(), 2);
         ends.1.write_all(b"x").expect("room");
@@ -409,7 +409,7 @@ mod tests {
         while of_this_process().lock().alive {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Another one comes for the next poll. The number was left to another file meanwhile.
+        // Another thread comes for the next poll. The number was given to another file meanwhile.
         let number = others.0.as_raw_fd();
         let mut next = std::io::pipe().expect("a pipe");
         // SAFETY: the number is of this test.

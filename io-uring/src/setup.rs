@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::ring::{Core, SLOTS};
 use crate::{rings, sites, sys, threads, user};
 
-/// What a ring takes beside its memory and slots, and for each slot, at most.
+/// The memory that a ring needs beside its own pages and slots, and for each slot, at most.
 const RING_BYTES: usize = 512 * 1024;
 const SLOT_BYTES: usize = 640;
 
@@ -62,7 +62,7 @@ fn check(params: &Params) -> Result<(), i32> {
     Ok(())
 }
 
-/// Are all rings to be the kernel's, since it has some?
+/// Are all rings left to the kernel, because it has io_uring?
 pub(crate) fn steps_aside() -> bool {
     // 1: yes; 2: no.
     static KNOWN: AtomicU8 = AtomicU8::new(0);
@@ -101,13 +101,14 @@ pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
     })
 }
 
-/// Can such a ring be served? If not, the kernel answers: it makes the ring, or refuses it as it
-/// would without this library.
+/// Can such a ring be served? If not, the kernel answers. It makes the ring, or refuses it as
+/// without this library.
 fn is_served(params: &Params) -> bool {
     params.flags & !setup::KNOWN == 0 && !front::has_parted()
 }
 
-/// `at` is where the program has its parameters. `polls`: descriptors may be waited for unseen.
+/// `at` is the address of the program's parameters. `polls`: descriptors may be waited for in ways
+/// that cannot be seen.
 fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i32, i32> {
     check(&params)?;
     let (sq, cq) = sizes(entries, &params)?;
@@ -144,7 +145,7 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     match made {
         Ok(()) if registers => {
             let index = threads::register(fd, u32::MAX);
-            // With the last of both, the ring goes.
+            // With the last reference, the ring is dropped.
             rings::before_close(&(fd..=fd), Ends::Closed);
             sys::close(fd);
             index.map(|index| index as i32)

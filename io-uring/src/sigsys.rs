@@ -1,12 +1,12 @@
-//! Sets of signals under which a thread waits, without SIGSYS where that may be this library's: a
-//! thread that blocks it would be ended by it.
+//! Signal sets for waits, without SIGSYS if that may be this library's. A thread that blocks SIGSYS
+//! would be killed by it.
 #![allow(unsafe_code)]
 
 use uringlet::front::env::{self, Trap};
 use uringlet::front::memory::accessible_now;
 use uringlet::front::waits::SignalSet;
 
-/// SIGSYS may be this library's, now or later: no thread may block it.
+/// May SIGSYS be this library's, now or later? Then no thread may block it.
 #[inline]
 pub(crate) fn may_trap() -> bool {
     env::trap() != Trap::Never
@@ -17,8 +17,8 @@ pub(crate) fn mask_of_wait(set: u64) -> u64 {
     if may_trap() { set & !(1 << (libc::SIGSYS - 1)) } else { set }
 }
 
-/// A set under which the program has a function of the C library wait: the same, or one in `place`
-/// without SIGSYS, if that may be this library's. What cannot be read is refused by the function.
+/// A set for a waiting function of the C library: the same, or one in `place` without SIGSYS if
+/// that may be this library's. The function refuses a set that cannot be read.
 ///
 /// # Safety
 /// As the function: null, or a set.

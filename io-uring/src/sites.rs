@@ -1,6 +1,6 @@
-//! Does the program make calls by instructions of its own? Those are not seen here. A ring that is
-//! set up here and entered there would stand still, so set-up is left to the kernel then. Where
-//! descriptors may be waited for in that way, those of rings always say what is true.
+//! Does the program make system calls by its own instructions? Such calls are not seen here. A ring
+//! that is set up here and entered there would not work, so set-up is left to the kernel then. If
+//! descriptors may be waited for in that way, those of rings are always up to date.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -12,18 +12,18 @@ use uringlet::front::note::OWNER;
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::front::syscall::NEXT;
 
-/// What some loaded object has.
+/// The instructions that a loaded object contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sites {
     /// io_uring_enter(2), which is not seen.
     pub(crate) enters: bool,
-    /// One of io_uring's calls.
+    /// Any of io_uring's calls.
     rings: bool,
     /// Calls that wait for descriptors, or have others wait for them.
     pub(crate) polls: bool,
 }
 
-/// What was found when this many objects had been loaded: their number, and two bits.
+/// The findings for this number of loaded objects: the number, and two bits.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
 const ENTERS: u64 = 1;
@@ -35,28 +35,29 @@ type Covers = unsafe fn(text: &Range<usize>, makes_calls: bool, is_program: bool
 
 static COVERS: OnceLock<Covers> = OnceLock::new();
 
-/// Says what has the calls of a text come here. Before that, no text is covered.
+/// Sets the function that redirects the calls of a text to this library. Before that, no text is
+/// covered.
 pub(crate) fn covered_by(covers: Covers) {
     let _ = COVERS.set(covers);
 }
 
-/// What a look at the objects finds.
+/// The findings of a search through the objects.
 struct Look {
     adds: u64,
     known: u64,
     found: Sites,
-    /// Of the program itself only.
+    /// Only the program itself was searched.
     is_short: bool,
 }
 
-/// Has the calls of the program's own text come here, if it makes some.
+/// Redirects the calls of the program's own text to this library, if it has some.
 pub(crate) fn look_at_program() {
     let mut look = Look { adds: 0, known: 0, found: Sites::default(), is_short: true };
     // SAFETY: the callback gets what it expects.
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(&mut look).cast()) };
 }
 
-/// Asked before a ring is set up.
+/// Called before a ring is set up.
 pub(crate) fn look() -> Sites {
     let known = KNOWN.load(Ordering::Relaxed);
     let mut look = Look { adds: 0, known, found: Sites::default(), is_short: false };
@@ -107,11 +108,11 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         seen.found.enters |= enters && !covered;
         seen.found.polls |= polls;
     }
-    // The program is the first.
+    // The program is the first object.
     i32::from(seen.is_short)
 }
 
-/// Has it the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?
+/// Has the object the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?
 ///
 /// # Safety
 /// An object with these headers is loaded at `base`.
@@ -133,7 +134,7 @@ unsafe fn has_note_of_ours(base: usize, headers: &[libc::Elf64_Phdr]) -> bool {
     })
 }
 
-/// What is found in text.
+/// The system call instructions in a text.
 fn sites(text: &[u8]) -> Sites {
     #[cfg(target_arch = "x86_64")]
     const OLD: [i64; 3] = [libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait];

@@ -29,9 +29,9 @@ pub(crate) type Name = Box<[u8]>;
 /// A message's header, as it was at submit (`struct msghdr`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
-    /// The program's own, which is told how much was received.
+    /// The program's header, to which the received lengths are written.
     pub(crate) at: u64,
-    /// Where a received name goes, and its room.
+    /// The place for a received name, and its size.
     pub(crate) name: (u64, u32),
     /// Control data, and their length or room.
     pub(crate) control: (u64, u64),
@@ -41,19 +41,19 @@ pub(crate) struct Header {
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) is_send: bool,
-    /// Of a header: its buffers, as `struct iovec` has them. Else there is one.
+    /// The header's buffers, as `struct iovec`s. Without a header there is one buffer.
     pub(crate) parts: Vec<[u64; 2]>,
     pub(crate) buffer: [u64; 2],
-    /// Where it is sent to.
+    /// The destination.
     pub(crate) name: Name,
     pub(crate) header: Option<Header>,
 }
 
-/// What is asked for.
+/// The operation of a call.
 #[derive(Debug)]
 pub(crate) enum Ask {
     Transfer(Message),
-    /// READ, or READV of one part, into a buffer of a group. Not only of sockets.
+    /// READ, or READV of one part, into a buffer of a group. Not only for sockets.
     Read {
         len: u64,
         offset: u64,
@@ -81,17 +81,17 @@ pub(crate) enum Rest {
     More,
 }
 
-/// A call on a socket, and how far it is.
+/// A call on a socket, and its progress.
 #[derive(Debug)]
 pub(crate) struct Socket {
     ask: Ask,
     /// `MSG_*`, or the flags of a new socket.
     flags: i32,
-    /// It is answered with `-EAGAIN` where it would wait.
+    /// The call fails with `-EAGAIN` where it would wait.
     pub(crate) gives_up: bool,
-    /// It is not tried before its socket is ready.
+    /// The call is not tried before its socket is ready.
     pub(crate) polls_first: bool,
-    /// It goes on after a completion: multishot.
+    /// Multishot: the call continues after a completion.
     pub(crate) goes_on: bool,
     /// A new socket gets a number out of the program's way.
     pub(crate) is_aside: bool,
@@ -101,21 +101,21 @@ pub(crate) struct Socket {
     lacks_buffer: AtomicBool,
     /// Where that buffer is, and its length.
     buffer: [AtomicU64; 2],
-    /// What is known of what comes after a completion, as [`Rest`] has it.
+    /// What is known about the data after a completion: a [`Rest`].
     rest: AtomicU32,
-    /// Completions so far.
+    /// The number of completions so far.
     rounds: AtomicU32,
-    /// The last completion has come, of one that goes on.
+    /// A multishot call has made its last completion.
     ended: AtomicBool,
-    /// Bytes that were transferred, of a transfer that is to be whole (`MSG_WAITALL`).
+    /// Bytes that were transferred, of a transfer that has to be complete (`MSG_WAITALL`).
     done: AtomicUsize,
-    /// As [`misses`](Self::misses) has it.
+    /// The value of [`misses`](Self::misses).
     misses: AtomicU32,
-    /// The connection is on its way.
+    /// The connection is being made.
     begun: AtomicBool,
-    /// A worker found that it would wait, and gave it back.
+    /// A worker found that the call would wait, and gave it back.
     gave_back: AtomicBool,
-    /// A chain ends here, whatever the result.
+    /// The chain ends here, whatever the result.
     failed: AtomicBool,
 }
 
@@ -142,7 +142,7 @@ impl Socket {
         }
     }
 
-    /// What it waits for (poll(2)).
+    /// The events that the call waits for (poll(2)).
     pub(crate) fn events(&self) -> i16 {
         match &self.ask {
             Ask::Transfer(message) if message.is_send => libc::POLLOUT,
@@ -154,15 +154,15 @@ impl Socket {
         }
     }
 
-    /// The line that it stands in: those with the same events. Reads have their own, as they may be
-    /// of files that are no sockets.
+    /// The line in which it waits: that of calls with the same events. Reads have their own,
+    /// because their files may be no sockets.
     pub(crate) fn line(&self) -> i16 {
         const OF_READS: i16 = 1 << 14;
         self.events() | if self.is_read() { OF_READS } else { 0 }
     }
 
-    /// Is it executed after those with the same events that were started before it? Messages to
-    /// several receivers do not wait for each other, and what is not to wait does not either.
+    /// Is it executed after earlier calls with the same events? Messages to several receivers do
+    /// not wait for each other, nor do calls that must not wait.
     pub(crate) fn is_in_line(&self) -> bool {
         match &self.ask {
             _ if self.gives_up => false,
@@ -172,7 +172,7 @@ impl Socket {
         }
     }
 
-    /// Does the kernel look at the rights of the thread that calls it?
+    /// Does the kernel check the rights of the calling thread?
     pub(crate) fn is_judged(&self) -> bool {
         match &self.ask {
             Ask::Transfer(message) => is_path(&message.name),
@@ -181,21 +181,22 @@ impl Socket {
         }
     }
 
-    /// How many times it would have waited, since it last came further.
+    /// The number of tries in vain since its last progress.
     pub(crate) fn misses(&self) -> u32 {
         self.misses.load(Ordering::Relaxed)
     }
 
-    /// The result, if the call has ended with this one, and whether its chain ends there.
+    /// The result of a call that has ended with `result`, and whether its chain ends there.
     pub(crate) fn outcome(&self, result: i32) -> (i32, bool) {
         match self.done.load(Ordering::Relaxed) {
-            // Bytes that went through are not taken back.
+            // Bytes that were transferred cannot be taken back.
             done if result < 0 && done > 0 => (done as i32, true),
             _ => (result, self.failed.load(Ordering::Relaxed)),
         }
     }
 
-    /// Takes a buffer of a group for the next try, if there is one. Gives how much of it is used.
+    /// Takes a buffer of a group for the next try, if there is one. Returns the length that is
+    /// used.
     pub(crate) fn select(&self, buffer: Option<(u64, u32)>) -> u64 {
         self.lacks_buffer.store(buffer.is_none(), Ordering::Relaxed);
         let (at, len) = buffer.unwrap_or_default();
@@ -213,18 +214,18 @@ impl Socket {
         len
     }
 
-    /// Has it used its buffer of a group, if it has ended with this result?
+    /// Has a call that ended with this result used its buffer of a group?
     pub(crate) fn uses_buffer(&self, result: i32) -> bool {
         result > 0 || self.is_read() && result == 0 && !self.goes_on
     }
 
-    /// Does it go on, after this result?
+    /// Does the call continue after this result?
     pub(crate) fn goes_on_after(&self, result: i32) -> bool {
         let least = i32::from(!matches!(self.ask, Ask::Accept { .. }));
         self.goes_on && result >= least && !self.ended.load(Ordering::Relaxed)
     }
 
-    /// What is known of what comes next.
+    /// What is known about the data that follows.
     pub(crate) fn rest(&self) -> Rest {
         match self.rest.load(Ordering::Relaxed) {
             0 => Rest::Unknown,
@@ -233,12 +234,12 @@ impl Socket {
         }
     }
 
-    /// How many completions it has had so far.
+    /// The number of completions so far.
     pub(crate) fn rounds(&self) -> u32 {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Of streams the kernel says how much is there. A file that is read is always polled.
+    /// For streams the kernel says how much data is left. A file that is read is always polled.
     fn look_for_rest(&self, fd: i32) -> Rest {
         const KNOWN: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         let option = |which| sockets::option(fd, which).unwrap_or(-1);
@@ -260,12 +261,12 @@ impl Socket {
         matches!(self.ask, Ask::Read { .. })
     }
 
-    /// Has a part of it gone through?
+    /// Was a part of it transferred?
     pub(crate) fn has_begun(&self) -> bool {
         self.done.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes the call without waiting. Polls of the socket are told of what it takes.
+    /// Makes the call without waiting. Polls of the socket are told of the data that it takes.
     pub(crate) fn try_now(&self, fd: i32) -> Tried {
         const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
         const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -289,7 +290,7 @@ impl Socket {
         tried
     }
 
-    /// What is said of the descriptor comes first.
+    /// An error of the descriptor comes first.
     fn without_buffer(&self, fd: i32) -> Tried {
         Tried::Done(match sockets::option(fd, libc::SO_TYPE) {
             Err(errno) if !self.is_read() || errno == -libc::EBADF => errno,
@@ -315,7 +316,7 @@ impl Socket {
         }
     }
 
-    /// Its worker has not ended it: it waits for its socket again. Said once.
+    /// Has its worker not ended it, so that it waits for its socket again? True once.
     pub(crate) fn was_given_back(&self) -> bool {
         self.gave_back.swap(false, Ordering::Relaxed)
     }
@@ -342,7 +343,7 @@ impl Socket {
         if self.is_aside { move_aside(fd) } else { fd }
     }
 
-    /// It would have waited.
+    /// The call would have waited.
     fn missed(&self) -> Tried {
         if self.gives_up { Tried::Done(-libc::EAGAIN) } else { Tried::Waits }
     }
@@ -414,8 +415,8 @@ impl Socket {
         }
     }
 
-    /// Reads into a buffer of a group. A file that is never waited for may have to be read by a
-    /// worker.
+    /// Reads into a buffer of a group. For a file that cannot be waited for, a worker may have to
+    /// read.
     fn read(&self, fd: i32, offset: u64, may_wait: bool) -> Tried {
         const ANYWHERE: u64 = u64::MAX;
         let [at, len] = self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed));
@@ -432,7 +433,7 @@ impl Socket {
             result = read(ANYWHERE);
         }
         match -result {
-            // Its data is to be fetched, which no event tells of.
+            // Its data has to be fetched, which no event reports.
             libc::EAGAIN if !may_wait && !self.gives_up && sys::is_always_ready(fd) => {
                 Tried::Blocks
             }
@@ -445,7 +446,7 @@ impl Socket {
         }
     }
 
-    /// Does a whole transfer take what is missing from the next bytes of the socket?
+    /// Does a transfer that has to be complete take its rest from the next bytes of the socket?
     fn goes_on(&self, fd: i32) -> bool {
         let kind = sockets::option(fd, libc::SO_TYPE);
         self.flags & libc::MSG_PEEK == 0
@@ -453,7 +454,7 @@ impl Socket {
     }
 
     fn missed_transfer(&self, is_send: bool, may_wait: bool) -> Tried {
-        /// The receiver of a message may be full where the socket itself is ready.
+        /// The receiver of a message may be full although the socket itself is ready.
         const MOST: u32 = 8;
         let misses = self.misses.fetch_add(1, Ordering::Relaxed);
         match () {
@@ -472,7 +473,7 @@ impl Socket {
         let blocks = flags & libc::O_NONBLOCK == 0;
         let mut alone = None;
         if blocks && may_wait {
-            // accept4(2) waits where another thread or process is quicker.
+            // accept4(2) waits if another thread or process is quicker.
             alone = Alone::at(fd);
             if alone.is_none() || sys::poll_now(fd, libc::POLLIN) == 0 {
                 return self.missed();
@@ -480,7 +481,7 @@ impl Socket {
         } else if blocks {
             match sockets::option(fd, libc::SO_ACCEPTCONN) {
                 Err(errno) => return Tried::Done(errno),
-                // What is no listener is told so at once.
+                // A socket that is no listener gets its error at once.
                 Ok(0) => {}
                 Ok(_) if sys::poll_now(fd, libc::POLLIN) == 0 => return self.missed(),
                 Ok(_) => return Tried::Blocks,
@@ -497,7 +498,7 @@ impl Socket {
     fn connect(&self, fd: i32, name: &[u8], may_wait: bool) -> Tried {
         let begun = self.begun.load(Ordering::Relaxed);
         if !begun && !may_wait && is_path(name) {
-            // It waits for the listener, whose room no event tells of.
+            // The call waits for the listener, whose room no event reports.
             return Tried::Blocks;
         }
         let blocks = match (sys::status_flags(fd), sockets::option(fd, libc::SO_TYPE)) {
@@ -511,7 +512,7 @@ impl Socket {
         }
         let mut result = sockets::connect(fd, name);
         if result == -libc::ECONNABORTED {
-            // What has become of an earlier connection is told once.
+            // The result of an earlier connection is reported once.
             result = sockets::connect(fd, name);
         }
         if turns {
@@ -532,13 +533,13 @@ impl Socket {
     }
 }
 
-/// The right to accept at a listener that lets its callers wait. One worker of the process has it.
+/// The right to accept at a blocking listener. One worker of the process has it.
 struct Alone(&'static AtomicU32);
 
 impl Alone {
     /// `None`: another worker has it. Numbers share a few places.
     fn at(fd: i32) -> Option<Self> {
-        /// The process whose worker has the right; one before a fork has it here no more.
+        /// The process whose worker has the right. A value from before a fork does not count here.
         static PLACES: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
         let place = &PLACES[fd as usize % PLACES.len()];
         let (me, now) = (std::process::id(), place.load(Ordering::Relaxed));
@@ -566,8 +567,8 @@ impl Message {
         total.min(MAX_RW_COUNT.into()) as usize
     }
 
-    /// Sends or receives what comes behind the first `done` bytes, with a buffer of a group or its
-    /// own. Gives the result, and what recvmsg(2) says of the message.
+    /// Sends or receives the part after the first `done` bytes, with a buffer of a group or its
+    /// own. Returns the result, and recvmsg(2)'s data about the message.
     fn transfer(
         &self,
         fd: i32,
@@ -596,7 +597,7 @@ impl Message {
             (message.msg_name, message.msg_namelen) =
                 (self.name.as_ptr().cast_mut().cast(), self.name.len() as u32);
             if done > 0 {
-                // They went with the first part.
+                // They were sent with the first part.
                 (message.msg_control, message.msg_controllen) = (std::ptr::null_mut(), 0);
             }
         }
@@ -612,7 +613,7 @@ impl Message {
 }
 
 impl Header {
-    /// A header of these buffers.
+    /// A header for these buffers.
     fn with(&self, parts: &[[u64; 2]]) -> libc::msghdr {
         libc::msghdr {
             msg_name: self.name.0 as *mut _,
@@ -625,7 +626,7 @@ impl Header {
         }
     }
 
-    /// Tells the program's header how much was received.
+    /// Writes the received lengths to the program's header.
     fn tell(&self, message: &libc::msghdr) -> Result<(), i32> {
         const NAME_LEN: usize = std::mem::offset_of!(libc::msghdr, msg_namelen);
         const CONTROL_LEN: usize = std::mem::offset_of!(libc::msghdr, msg_controllen);
@@ -653,12 +654,12 @@ fn behind(parts: &[[u64; 2]], mut bytes: u64) -> Vec<[u64; 2]> {
     rest
 }
 
-/// Is it the name of a socket in the file system, or one like it (unix(7))?
+/// Is it a path name of a socket (unix(7))?
 fn is_path(name: &[u8]) -> bool {
     name.get(..2).is_some_and(|family| family == (libc::AF_UNIX as u16).to_ne_bytes())
 }
 
-/// Makes a call again that a signal has interrupted.
+/// Repeats a call that a signal has interrupted.
 fn uninterrupted<T>(mut call: impl FnMut() -> T, result: impl Fn(&T) -> i32) -> T {
     loop {
         let answer = call();

@@ -1,4 +1,4 @@
-//! `std` or `loom`: the atomics that the modelled protocols are written against.
+//! `std` or `loom`: the atomics of the modelled protocols.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};

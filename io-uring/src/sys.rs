@@ -1,5 +1,5 @@
-//! System calls by instructions of our own: no function that a drop-in exports lies between. A
-//! result is a count or a negative errno.
+//! System calls by this library's own instructions, so that no exported function of a drop-in is
+//! between. A result is a count or a negative errno.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -27,25 +27,25 @@ pub(crate) fn map_shared(len: usize) -> Result<*mut u8, i32> {
     if (-4095..0).contains(&ret) { Err(ret as i32) } else { Ok(ret as *mut u8) }
 }
 
-/// A second mapping of the first `len` bytes of shared pages, at `wanted` if it is fixed there.
+/// A second mapping of the first `len` bytes of shared pages, at `wanted` if it is fixed.
 ///
 /// # Safety
-/// `from` is the beginning of pages of a shared mapping that has `len` bytes from there. With
-/// `fixed`, what lies there may go.
+/// `from` is the start of a shared mapping of at least `len` bytes. With `fixed`, the old mapping
+/// at `wanted` may be replaced.
 pub(crate) unsafe fn map_again(
     from: *mut u8,
     len: usize,
     fixed: Option<usize>,
 ) -> Result<usize, i32> {
     let flags = libc::MREMAP_MAYMOVE | fixed.map_or(0, |_| libc::MREMAP_FIXED);
-    // An old length of 0 leaves the old mapping where it is (mremap(2)).
+    // An old length of 0 keeps the old mapping (mremap(2)).
     // SAFETY: the caller's contract.
     let ret = unsafe { call!(mremap, from, 0, len, flags, fixed.unwrap_or(0)) };
     if (-4095..0).contains(&ret) { Err(ret as i32) } else { Ok(ret as usize) }
 }
 
 /// # Safety
-/// Nothing needs what lies there.
+/// Nothing needs the memory there.
 pub(crate) unsafe fn unmap(at: *mut u8, len: usize) -> i32 {
     // SAFETY: the caller's contract.
     unsafe { call!(munmap, at, len) as i32 }
@@ -66,7 +66,7 @@ pub(crate) unsafe fn mmap(
 }
 
 /// # Safety
-/// As mprotect(2), of pages that are the program's.
+/// As mprotect(2), for pages of the program's.
 pub(crate) unsafe fn protect(at: usize, len: usize, prot: c_int) -> i32 {
     // SAFETY: the caller's contract.
     unsafe { call!(mprotect, at, len, prot) as i32 }
@@ -95,9 +95,10 @@ pub(crate) fn is_mapped(at: u64, len: u64) -> bool {
     true
 }
 
-/// Has the process one thread? Asked of `/proc/self/stat` (proc(5)), by calls of our own.
+/// Has the process only one thread? Read from `/proc/self/stat` (proc(5)), by this library's own
+/// calls.
 pub(crate) fn is_alone() -> bool {
-    /// Fields behind the name, which ends with the last parenthesis.
+    /// Fields after the name, which ends with the last parenthesis.
     const THREADS: usize = 17;
     let fd = open(c"/proc/self/stat", libc::O_RDONLY);
     if fd < 0 {
@@ -120,8 +121,7 @@ fn open(path: &CStr, flags: c_int) -> i32 {
     unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC) as i32 }
 }
 
-/// `/proc/thread-self/mem` (proc(5)): the process's own memory, written to whatever its pages
-/// allow.
+/// `/proc/thread-self/mem` (proc(5)): the process's own memory, writable whatever its pages allow.
 pub(crate) struct OwnMemory(i32);
 
 impl OwnMemory {
@@ -131,7 +131,7 @@ impl OwnMemory {
     }
 
     /// # Safety
-    /// Nobody reads or executes what is written to meanwhile, and afterwards it is as good.
+    /// Nobody reads or executes the memory meanwhile, and the new bytes are valid there.
     pub(crate) unsafe fn write(&self, at: usize, bytes: &[u8]) -> bool {
         // SAFETY: the caller's contract.
         let written = unsafe { call!(pwrite64, self.0, bytes.as_ptr(), bytes.len(), at) };
@@ -150,20 +150,20 @@ pub(crate) fn eventfd() -> i32 {
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as i32 }
 }
 
-/// The number that the kernel has for an eventfd. `None`: it is none, or /proc does not say.
+/// The kernel's id of an eventfd. `None`: the descriptor is none, or /proc is not readable.
 pub(crate) fn eventfd_id(fd: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
 }
 
-/// Adds 1 to an eventfd that is not blocking.
+/// Adds 1 to a nonblocking eventfd.
 pub(crate) fn eventfd_set(fd: i32) {
     let one = 1u64;
     // SAFETY: eight bytes that live through the call.
     unsafe { call!(write, fd, &raw const one, 8) };
 }
 
-/// Takes what an eventfd that is not blocking has counted.
+/// Reads the count of a nonblocking eventfd.
 pub(crate) fn eventfd_clear(fd: i32) {
     let mut n = 0u64;
     // SAFETY: as above.
@@ -194,14 +194,14 @@ pub(crate) fn close(fd: i32) -> i32 {
     unsafe { call!(close, fd) as i32 }
 }
 
-/// fcntl(F_GETFD): is there such a descriptor?
+/// fcntl(F_GETFD): is this descriptor open?
 pub(crate) fn is_open(fd: i32) -> bool {
     // SAFETY: no memory is passed.
     unsafe { call!(fcntl, fd, libc::F_GETFD, 0) >= 0 }
 }
 
-/// Are these numbers of one open file? Where kcmp(2) is refused, or not known: are they of one
-/// inode, and opened alike? No server is asked.
+/// Do these numbers name one open file? If kcmp(2) is refused or missing: are they of one inode,
+/// with the same flags? No server is asked.
 pub(crate) fn is_same_file(a: i32, b: i32) -> bool {
     const KCMP_FILE: usize = 0;
     let process = std::process::id();
@@ -222,7 +222,7 @@ pub(crate) fn is_same_file(a: i32, b: i32) -> bool {
     of(a).is_some_and(|file| of(b) == Some(file))
 }
 
-/// fcntl(2), or a negative errno.
+/// fcntl(2): its result, or a negative errno.
 ///
 /// # Safety
 /// As the call.
@@ -231,13 +231,13 @@ pub(crate) unsafe fn fcntl(fd: i32, command: c_int, argument: usize) -> i32 {
     unsafe { call!(fcntl, fd, command, argument) as i32 }
 }
 
-/// fcntl(F_GETFL), or a negative errno.
+/// fcntl(F_GETFL): the flags, or a negative errno.
 pub(crate) fn status_flags(fd: i32) -> i32 {
     // SAFETY: no memory is passed.
     unsafe { call!(fcntl, fd, libc::F_GETFL, 0) as i32 }
 }
 
-/// A new descriptor of an open file, the lowest number.
+/// A duplicate of a descriptor, with the lowest free number.
 pub(crate) fn duplicate(fd: i32, cloexec: bool) -> i32 {
     let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     // SAFETY: no memory is passed.
@@ -261,12 +261,12 @@ pub(crate) fn epoll_wait_now(epoll: i32, events: &mut [libc::epoll_event]) -> i3
     unsafe { call!(epoll_pwait, epoll, events.as_mut_ptr(), events.len(), 0, 0, 8) as i32 }
 }
 
-/// Is there a socket behind this descriptor? One system call.
+/// Is this descriptor a socket? One system call.
 pub(crate) fn is_socket(fd: i32) -> bool {
     kind(fd) == libc::S_IFSOCK
 }
 
-/// Is it a file of a kind that nobody waits for?
+/// Is it a kind of file that is always ready?
 pub(crate) fn is_always_ready(fd: i32) -> bool {
     [libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind(fd))
 }
@@ -280,8 +280,8 @@ fn kind(fd: i32) -> u32 {
     if answer == 0 { stat.st_mode & libc::S_IFMT } else { 0 }
 }
 
-/// poll(2) of one descriptor, for a time in nanoseconds or without end: its events, or a negative
-/// errno.
+/// poll(2) of one descriptor, for a time in nanoseconds or without end. Returns its events, or a
+/// negative errno.
 pub(crate) fn poll(fd: i32, events: i16, nanoseconds: Option<u64>) -> i32 {
     let mut set = libc::pollfd { fd, events, revents: 0 };
     let time = nanoseconds.map(|ns| timespec(Duration::from_nanos(ns)));
@@ -295,7 +295,7 @@ pub(crate) fn poll(fd: i32, events: i16, nanoseconds: Option<u64>) -> i32 {
     }
 }
 
-/// As [`poll`], without waiting. A signal that comes meanwhile is no answer.
+/// As [`poll`], without waiting. Repeated after a signal.
 pub(crate) fn poll_now(fd: i32, events: i16) -> i32 {
     loop {
         match poll(fd, events, Some(0)) {
@@ -305,7 +305,7 @@ pub(crate) fn poll_now(fd: i32, events: i16) -> i32 {
     }
 }
 
-/// Now, in nanoseconds of a clock.
+/// The present time of a clock, in nanoseconds.
 pub(crate) fn now(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the time.
@@ -313,20 +313,20 @@ pub(crate) fn now(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time of CLOCK_MONOTONIC at which a time of a clock comes, as the clocks are now. One that is
-/// not absolute begins now.
+/// The time of CLOCK_MONOTONIC that corresponds to a time of a clock now. A relative time begins
+/// now.
 pub(crate) fn deadline(time: u64, clock: libc::clockid_t, absolute: bool) -> u64 {
     let left = if absolute { time.saturating_sub(now(clock)) } else { time };
     now(libc::CLOCK_MONOTONIC).saturating_add(left).min(u64::MAX - 1)
 }
 
 thread_local! {
-    /// The number of the calling thread, in the process of this generation.
+    /// The id of the calling thread, in the process of this generation.
     static THREAD: Cell<(u64, i32)> = const { Cell::new((0, 0)) };
 }
 
-/// The number of the calling thread. Asked for once: every entered ring with
-/// `IORING_SETUP_SINGLE_ISSUER` needs it. A child of vfork(2) has that of its parent's thread.
+/// The id of the calling thread. Asked for once: every call on a ring with
+/// `IORING_SETUP_SINGLE_ISSUER` needs it. The child of a vfork(2) has its parent's.
 #[inline]
 pub(crate) fn thread_id() -> i32 {
     match THREAD.get() {
@@ -339,7 +339,7 @@ pub(crate) fn thread_id() -> i32 {
 fn ask_thread_id() -> i32 {
     // SAFETY: takes nothing.
     let id = unsafe { call!(gettid) as i32 };
-    // The generation of threads that have parted stays the same in a child.
+    // Threads with a descriptor table of their own have the same generation in a child.
     if !front::has_parted() {
         THREAD.set((front::generation(), id));
     }
@@ -373,8 +373,8 @@ pub(crate) unsafe fn io_uring_register(fd: i32, opcode: u32, arg: usize, n: u32)
     unsafe { call!(io_uring_register, fd, opcode, arg, n) as i32 }
 }
 
-/// What a worker calls, each as its manual page says. The kernel checks every address that is the
-/// program's.
+/// The calls that a worker makes, each as its manual page says. The kernel checks every address of
+/// the program's.
 pub(crate) mod files {
     use super::{CStr, Sysno};
 
@@ -440,7 +440,7 @@ pub(crate) mod files {
         unsafe { call!(fgetxattr, fd, name.as_ptr(), value, len) as i32 }
     }
 
-    /// Offsets of -1 are none.
+    /// An offset of -1 means none.
     pub(crate) fn splice(from: (i32, i64), to: (i32, i64), len: u32, flags: u32) -> i32 {
         let (mut offset_in, mut offset_out) = (from.1, to.1);
         let at =
@@ -456,8 +456,7 @@ pub(crate) mod files {
     }
 }
 
-/// seccomp(2): a filter for all threads, or a negative errno; -ESRCH where one of them cannot have
-/// it.
+/// seccomp(2): a filter for all threads, or a negative errno; -ESRCH if one of them cannot have it.
 pub(crate) fn set_filter(program: &libc::sock_fprog) -> i32 {
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let program = std::ptr::from_ref(program);
@@ -472,7 +471,7 @@ pub(crate) fn has_filters() -> bool {
     unsafe { call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) == 2 }
 }
 
-/// prctl(2): nothing that this process starts gains privileges any more.
+/// prctl(2): from now on, no program that this process starts gains privileges.
 pub(crate) fn gain_no_privileges() -> bool {
     // SAFETY: numbers only.
     unsafe { call!(prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 }
@@ -496,8 +495,8 @@ pub(crate) fn is_process(pid: i32) -> bool {
 }
 
 /// futex(2), for threads of all processes that share the word: sleeps while it is `expected`.
-/// `-ETIMEDOUT`, `-EINTR`, or another value: to look again. Under a signal mask it sleeps for a
-/// millisecond at most, in ppoll(2): futex(2) takes none.
+/// `-ETIMEDOUT`, `-EINTR`, or another value, after which the caller checks again. With a signal
+/// mask it sleeps in ppoll(2) for at most a millisecond, because futex(2) takes none.
 pub(crate) fn sleep_while(
     word: &AtomicU32,
     expected: u32,
@@ -523,7 +522,7 @@ pub(crate) fn sleep_while(
     }
 }
 
-/// Wakes all threads that sleep on a word so.
+/// Wakes all threads that sleep on a word.
 pub(crate) fn wake_all(word: &AtomicU32) {
     // SAFETY: the address is only compared.
     unsafe { call!(futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

@@ -1,6 +1,6 @@
-//! The C library's `syscall(2)`, `mmap(2)`, and the calls that end descriptors or wait for them:
-//! programs that make io_uring's calls by number meet the same rings as through liburing's
-//! functions. Everything else goes on to the next definition.
+//! The C library's `syscall(2)`, `mmap(2)`, and the calls that close descriptors or wait for them.
+//! Programs that make io_uring's calls by number get the same rings as through liburing's
+//! functions. Other calls go on to the next definition.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -33,8 +33,8 @@ extern "C" fn find_others() {
     }
 }
 
-/// syscall(2). Registers and stack stay as they are, so that what is passed on arrives as it came,
-/// whatever the number of its arguments.
+/// syscall(2). Registers and stack are unchanged, so that a call can be passed on whatever the
+/// number of its arguments.
 ///
 /// # Safety
 /// As the system call.
@@ -42,7 +42,7 @@ extern "C" fn find_others() {
 #[unsafe(naked)]
 #[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
-    // The kernel looks at the lower half of the number, too. r11 is anybody's.
+    // The kernel uses the lower half of the number. r11 is a scratch register.
     std::arch::naked_asm!(
         "lea r11d, [rdi - {first}]",
         "cmp r11d, 2",
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 2f",
         "cmp edi, {unshare}",
         "je 2f",
-        // What may change the rights of this thread, and some that only ask.
+        // Calls that may change the rights of this thread, and some that only ask.
         "lea r11d, [rdi - {setuid}]",
         "cmp r11d, {capset} - {setuid}",
         "jbe 3f",
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// As on x86-64. x16 is a linker's scratch register, which calls may change.
+/// As on x86-64. x16 is a scratch register of the linker, which calls may change.
 ///
 /// # Safety
 /// As the system call.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "b.eq 2f",
         "cmp w0, #{unshare}",
         "b.eq 2f",
-        // What may change the rights of this thread, and some that only ask.
+        // Calls that may change the rights of this thread, and some that only ask.
         "sub w16, w0, #{setregid}",
         "cmp w16, #{setgroups} - {setregid}",
         "b.ls 3f",
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "ldr x16, [x16, :lo12:{next}]",
         "br x16",
         "2: b {ours}",
-        // No register but two is free: the address, and a number that is not 0.
+        // Only two registers are free: the address, and a number that is not 0.
         "3: adrp x16, {differ}",
         "add x16, x16, :lo12:{differ}",
         "mov w17, #1",
@@ -153,8 +153,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// The calls that are answered here. A call has fewer arguments than this; what stands in the
-/// others is not looked at.
+/// The calls that are answered here. A call has at most this many arguments; the others are
+/// ignored.
 unsafe extern "C-unwind" fn ours(
     number: c_long,
     a: usize,
@@ -183,7 +183,7 @@ unsafe extern "C-unwind" fn ours(
     if answer < 0 { failed(answer.into()) } else { answer.into() }
 }
 
-/// mmap(2): a ring's memory is answered here. Nothing is allocated on the way.
+/// mmap(2): maps a ring's memory if the descriptor is a ring's. Allocates nothing before that.
 ///
 /// # Safety
 /// As mmap(2).
@@ -270,8 +270,8 @@ unsafe extern "C" fn plain_fcntl(fd: c_int, command: c_int, argument: usize) -> 
     if answer < 0 { refuse(-answer) } else { answer }
 }
 
-/// fcntl(2) under one of its names: those that duplicate descriptors are seen. Everything else goes
-/// on as it came.
+/// fcntl(2) under one of its names: commands that duplicate descriptors are seen. Other commands
+/// are passed on unchanged.
 macro_rules! sees_duplicates {
     ($name:ident) => {
         /// # Safety
@@ -321,7 +321,7 @@ macro_rules! sees_duplicates {
 sees_duplicates!(fcntl);
 sees_duplicates!(fcntl64);
 
-/// fcntl(2) with one of the commands that duplicate.
+/// fcntl(2) with a command that duplicates.
 unsafe extern "C" fn duplicate(fd: c_int, command: c_int, least: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
     let next = FCNTL.load(Ordering::Relaxed);
@@ -331,9 +331,9 @@ unsafe extern "C" fn duplicate(fd: c_int, command: c_int, least: c_int) -> c_int
     other
 }
 
-/// Calls that wait for descriptors: those of rings that are empty by now are cleared first. While
-/// such a call waits, the rings among its arguments have theirs say what is true. If it waits under
-/// a mask, SIGSYS stays out of that.
+/// Calls that wait for descriptors. First, descriptors of rings that have become empty are cleared.
+/// During the call, the descriptors of rings among its arguments are kept up to date. SIGSYS is
+/// removed from its mask.
 struct RingHooks;
 
 uringlet::see_waits!(RingHooks);
@@ -394,7 +394,7 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: us
 /// The rings in a set that the program polls.
 ///
 /// # Safety
-/// `set` has as many descriptors, as poll(2) has it, and can be read.
+/// `set` has this many descriptors, as in poll(2), and can be read.
 unsafe fn in_set(set: *const libc::pollfd, count: libc::nfds_t) -> Watched {
     let mut watched = Watched::NONE;
     // SAFETY: the caller's contract.
@@ -405,7 +405,7 @@ unsafe fn in_set(set: *const libc::pollfd, count: libc::nfds_t) -> Watched {
 /// The rings in a set of bits.
 ///
 /// # Safety
-/// `set` is null, or has `count` bits, as select(2) has it, and can be read.
+/// `set` is null, or has `count` bits, as in select(2), and can be read.
 unsafe fn in_bits(set: usize, count: c_int) -> Watched {
     const BITS: usize = usize::BITS as usize;
     let mut watched = Watched::NONE;

@@ -1,8 +1,8 @@
-//! What a thread leaves behind when it ends: the rings that it has registered are let go of, and
-//! requests that it has submitted are cancelled, since their buffers may lie on its stack.
+//! The end of a thread. The rings that it has registered are released. Its requests are cancelled,
+//! because their buffers may be on its stack.
 //!
-//! The hook is a key of pthread_key_create(3). Its destructor runs when a thread ends, and not when
-//! a thread calls exit(3), whose handlers may still use rings.
+//! The hook is a key of pthread_key_create(3). Its destructor runs when a thread ends. It does not
+//! run when a thread calls exit(3), whose handlers may still use rings.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -16,24 +16,24 @@ use uringlet::table::Pinned;
 
 use crate::rings::{self, Ring};
 
-/// Rings that a thread can register, and the last rings that it submitted to.
+/// The number of rings that a thread can register, and the number of last used rings.
 const REGISTERED: usize = 16;
 const ENTERED: usize = 8;
 
-/// What is known of the calling thread, in the process that it belongs to.
+/// The data of the calling thread, in its process.
 struct Thread {
     generation: Cell<u64>,
-    /// Unique in the process; 0 until it submits.
+    /// Unique in the process; 0 until the thread submits.
     number: Cell<u32>,
     registered: [Cell<usize>; REGISTERED],
     /// The handles of rings that it has submitted to, the last one first.
     entered: [Cell<usize>; ENTERED],
-    /// It has submitted to others, too.
+    /// The thread has submitted to other rings, too.
     entered_more: Cell<bool>,
 }
 
 thread_local! {
-    // Nothing in it is dropped, so that it can be used until the thread is gone.
+    // Nothing in it is dropped, so that it can be used until the thread has ended.
     static THREAD: Thread = const {
         Thread {
             generation: Cell::new(0),
@@ -45,7 +45,8 @@ thread_local! {
     };
 }
 
-/// The key whose destructor is the hook. `None`: there is none left, and threads end unseen.
+/// The key whose destructor is the hook. `None`: no key is left, and the end of threads is not
+/// seen.
 fn key() -> Option<libc::pthread_key_t> {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -65,7 +66,7 @@ fn ends_in(round: usize) {
 }
 
 impl Thread {
-    /// Forgets what a parent process has left in this memory, and sees to the hook.
+    /// Forgets the data of a parent process, and sets the hook.
     fn prepare(&self) {
         let generation = front::generation();
         if self.generation.replace(generation) != generation {
@@ -117,7 +118,7 @@ pub(crate) fn registered(index: u32) -> Result<Pinned<'static, Ring>, i32> {
     rings::behind(handle).ok_or(-libc::EBADF)
 }
 
-/// Registers a ring of the calling thread's: `index`, or any. Gives the index.
+/// Registers a ring for the calling thread, under `index`, or under any. Returns the index.
 pub(crate) fn register(fd: i32, index: u32) -> Result<u32, i32> {
     let ring = rings::find(fd)?.ok_or(-libc::EBADF)?;
     THREAD.with(|thread| {
@@ -137,7 +138,7 @@ pub(crate) fn register(fd: i32, index: u32) -> Result<u32, i32> {
     })
 }
 
-/// Takes a registration back.
+/// Removes a registration.
 pub(crate) fn unregister(index: u32) -> Result<(), i32> {
     let take = |thread: &Thread| thread.registered.get(index as usize).map(Cell::take);
     let handle = THREAD.with(take).ok_or(-libc::EINVAL)?;
@@ -147,7 +148,7 @@ pub(crate) fn unregister(index: u32) -> Result<(), i32> {
 
 /// The destructor of the key.
 unsafe extern "C" fn on_end(round: *mut c_void) {
-    // Destructors of the program's may use rings: the last round is the right one (POSIX has four).
+    // The program's destructors may use rings: the last round is the right one (POSIX has four).
     const ROUNDS: usize = 4;
     front::enter(|| match round.addr() {
         round if round < ROUNDS => ends_in(round + 1),
@@ -167,7 +168,7 @@ fn end(thread: &Thread) {
             }
         }
     };
-    // Rings may go meanwhile: none is looked at while their requests end.
+    // Rings may be dropped meanwhile: none is pinned while its requests end.
     for place in &thread.entered {
         if let Some(cancel) = rings::behind(place.take()).map(|ring| cancel(&ring)) {
             cancel();

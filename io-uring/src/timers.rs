@@ -1,4 +1,4 @@
-//! Deadlines of rings, by the thread that has those of the whole process.
+//! Deadlines of rings, by the process's thread for deadlines.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use crate::sys;
 /// A timer that was set.
 pub(crate) type Timer = Armed;
 
-/// What is told of timers: a ring.
+/// The receiver of timers: a ring.
 pub(crate) trait Expires: Send + Sync {
     /// The timer with this key is due.
     fn on_timer(self: Arc<Self>, key: u64);
 }
 
-/// A timer of a ring's.
+/// A timer of a ring's, with its key.
 struct Keyed {
     of: Arc<dyn Expires>,
     key: u64,
@@ -28,17 +28,17 @@ impl Expire for Keyed {
     }
 }
 
-/// Has [`Expires::on_timer`] called at `deadline` (nanoseconds of CLOCK_MONOTONIC), or a little
-/// later. It must not block.
+/// Calls [`Expires::on_timer`] at `deadline` (nanoseconds of CLOCK_MONOTONIC), or a little later.
+/// The callee must not block.
 ///
 /// # Errors
-/// `-EAGAIN`, `-ENOMEM`: the thread of all deadlines is not there and cannot be made.
+/// `-EAGAIN`, `-ENOMEM`: the thread for deadlines does not exist and cannot be made.
 pub(crate) fn set(deadline: u64, of: Arc<dyn Expires>, key: u64) -> Result<Timer, i32> {
     let armed = Armed::new(instant(deadline), Arc::new(Keyed { of, key }));
     armed.map_err(|error| -error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
-/// The instant of a time. Times keep their order, as one pair is the measure of all.
+/// The `Instant` of a time. One pair is the reference for all times, so that they keep their order.
 fn instant(time: u64) -> Instant {
     static PAIR: OnceLock<(u64, Instant)> = OnceLock::new();
     let pair = || {
@@ -46,7 +46,7 @@ fn instant(time: u64) -> Instant {
         let instant = Instant::now();
         (sys::now(libc::CLOCK_MONOTONIC) - before, (before, instant))
     };
-    // The closest of some: the thread may be preempted in between.
+    // The closest of several pairs: the thread may be preempted in between.
     let closest = || (0..8).map(|_| pair()).min_by_key(|&(apart, _)| apart).map(|(_, pair)| pair);
     let &(zero, instant) = PAIR.get_or_init(|| closest().unwrap_or((0, Instant::now())));
     match time.checked_sub(zero) {
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends the keys of timers that are due, with the times.
+    /// Sends the keys of due timers, with the times.
     struct Told(Mutex<Sender<(u64, u64)>>);
 
     impl Expires for Told {
@@ -84,7 +84,7 @@ mod tests {
         let gone = set(u64::MAX - 1, Arc::new(Told(Mutex::new(sender))), 4).expect("a thread");
         let mut called: Vec<(u64, u64)> = receiver.iter().take(4).collect();
         assert!(gone.disarm());
-        // The channel ends when none is left.
+        // The channel ends when no timer is left.
         called.extend(receiver);
         called.sort_unstable();
         assert_eq!(called.len(), 4);

@@ -1,10 +1,10 @@
-//! Calls that the program makes by instructions of its own, not through a function: they become
-//! jumps (`trap/jump.rs`). Where one cannot be replaced, a seccomp(2) filter has the kernel send
+//! System calls that the program makes by its own instructions, not through a function. They become
+//! jumps (`trap/jump.rs`). If one cannot be replaced, a seccomp(2) filter has the kernel send
 //! SIGSYS for it, and its handler answers (`trap/signal.rs`).
 //!
-//! The filter names the program's own text, so that neither this library's calls nor those of a
-//! program that is started later are meant. It stays until the process ends (seccomp(2)). Text that
-//! is mapped later is not in it: where all calls of a text are jumps, a filter would catch nothing.
+//! The filter names the program's own text. So it does not apply to this library's calls, nor to
+//! those of a program that is started later. It stays until the process ends (seccomp(2)). Text
+//! that is mapped later is not in it. If all calls of a text are jumps, it needs no filter.
 #![allow(unsafe_code)]
 
 mod filter;
@@ -25,29 +25,30 @@ uringlet::at_load!(at_load);
 /// Text whose calls come here.
 static COVERED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
-/// Before the program begins, it has one thread, and no ring. Of the objects, only the program
-/// itself is looked at: to look through all libraries takes longer than most programs run, and one
-/// that sets rings up by instructions of its own is none of the distributions'. A ring that is set
-/// up through a function has the libraries looked at then.
+/// Before the program begins, it has one thread, and no ring. Only the program itself is searched,
+/// because a search through all libraries takes longer than most programs run. Programs of
+/// distributions do not set rings up by their own instructions. If a ring is set up through a
+/// function, the libraries are searched then.
 extern "C" fn at_load() {
     sites::covered_by(covers);
     if env::trap() == Trap::Never || crate::setup::steps_aside() {
         return;
     }
-    // The C library's text is none of the program's.
+    // The C library's text is not the program's.
     uringlet::front::syscall::find_next();
     if crate::sys::has_filters() {
-        // Perhaps of the program that has started this one: it names text of that.
+        // There may be a filter of the program that has started this one: it names that program's
+        // text.
         signal::handle();
     }
     sites::look_at_program();
 }
 
 /// Do the calls of this text come here, from now on at the latest? `makes_calls`: some of
-/// io_uring's were found there. `is_program`: it is the program's own, and no library's.
+/// io_uring's were found there. `is_program`: it is the program's own text, and no library's.
 ///
 /// # Safety
-/// The text is a segment that is loaded, can be read, and stays.
+/// The text is a loaded segment, can be read, and stays.
 pub(crate) unsafe fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -> bool {
     let wanted = match env::trap() {
         Trap::Never => false,
@@ -69,8 +70,8 @@ pub(crate) unsafe fn covers(text: &Range<usize>, makes_calls: bool, is_program: 
     is_covered
 }
 
-/// Replaces the calls of a text. Where one is left, they come as signals, and if those cannot be
-/// had, nothing is replaced: half of a ring's calls would be made here.
+/// Replaces the calls of a text. Calls that are left come as signals. If signals are not possible,
+/// nothing is replaced: otherwise a part of a ring's calls would be made here.
 ///
 /// # Safety
 /// As [`covers`].
@@ -97,7 +98,7 @@ unsafe fn comes_here(text: &Range<usize>) -> bool {
 
 /// Has the calls of a text come as signals.
 fn traps(text: &Range<usize>) -> bool {
-    // The handler comes first: a signal without one ends the process.
+    // The handler first: a signal without one ends the process.
     let is_set = signal::handle() && filter::install(text);
     if is_set {
         env::filtered();
@@ -135,7 +136,7 @@ unsafe fn make(number: i64, arguments: [usize; 6]) -> isize {
     }
 }
 
-/// close(2) as the kernel has it: no thread is cancelled there.
+/// close(2) as in the kernel: it is no cancellation point.
 fn close(fd: i32) -> isize {
     front::enter_whole(|| {
         // The first definition: other drop-ins may have requests on the number, too.

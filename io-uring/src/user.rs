@@ -1,5 +1,5 @@
-//! Reading and writing what a program points to: the kernel is asked first, each time, so that a
-//! bad address is an error and not a crash.
+//! Reading and writing memory of the program's. The kernel is asked first, each time, so that a bad
+//! address is an error and not a crash.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use crate::abi::{
 /// A type that any bytes are a value of.
 ///
 /// # Safety
-/// All bytes are values of it, and there are none between its fields.
+/// All bytes are a value of it, and it has no padding.
 pub(crate) unsafe trait Plain: Copy {}
 
 macro_rules! plain {
@@ -40,7 +40,7 @@ pub(crate) fn read<T: Plain>(at: usize) -> Result<T, i32> {
     Ok(unsafe { (at as *const T).read_unaligned() })
 }
 
-/// As [`read`], where a page that was good once is believed to be good, without a system call.
+/// As [`read`], but a page that was accessible once is assumed to stay so, without a system call.
 pub(crate) fn read_known<T: Plain>(at: usize) -> Result<T, i32> {
     if accessible(at, size_of::<T>(), false) {
         // SAFETY: as above, by what was known.
@@ -82,9 +82,9 @@ pub(crate) fn read_bytes(at: usize, len: usize) -> Result<Vec<u8>, i32> {
     Ok(bytes)
 }
 
-/// Copies a string that ends in NUL within `max` bytes; `too_long` is what a longer one gets.
+/// Copies a string that ends with NUL within `max` bytes; `too_long` is the error for a longer one.
 pub(crate) fn string(at: usize, max: usize, too_long: i32) -> Result<CString, i32> {
-    /// The least that any machine maps at a time.
+    /// The smallest page size of any machine.
     const PAGE: usize = 4096;
     let mut bytes = Vec::new();
     while bytes.len() < max {

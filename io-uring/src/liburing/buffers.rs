@@ -1,4 +1,4 @@
-//! Rings of buffers that a program provides: made, registered, asked about.
+//! Rings of buffers that a program provides: making, registering and reading them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};

@@ -8,7 +8,7 @@ use super::{APP_MEM, REG_REG_RING, REG_RING, RingAt, address};
 use crate::abi::{Params, Uring, setup};
 use crate::sys;
 
-/// The bytes of the two rings and of the entries, in whole pages.
+/// The bytes of the two rings together and of the entries, in whole pages.
 pub(super) fn sizes(flags: u32, sq: u32, cq: u32) -> [usize; 2] {
     let page = |bytes: usize| bytes.next_multiple_of(4096);
     let wide = |flag: u32| usize::from(flags & flag != 0);
@@ -18,8 +18,8 @@ pub(super) fn sizes(flags: u32, sq: u32, cq: u32) -> [usize; 2] {
     [rings, page(sq as usize * (64 << wide(setup::SQE128)))]
 }
 
-/// Makes a ring in a buffer, or in pages of its own if that is null: the bytes that it takes, or a
-/// negative errno.
+/// Makes a ring in a buffer, or in pages of its own if the buffer is null. Returns the number of
+/// bytes that it takes, or a negative errno.
 ///
 /// # Safety
 /// As io_uring_queue_init_mem(3).

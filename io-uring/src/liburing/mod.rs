@@ -1,5 +1,5 @@
-//! liburing's functions (liburing.h, and their manual pages), over rings of ours or of the kernel:
-//! they look into a ring's memory, and make the same calls as everybody.
+//! liburing's functions (liburing.h, and their manual pages), over rings of this library or of the
+//! kernel. They use a ring's memory, and make the same calls as the original.
 //!
 //! None of them sets errno: errors are negative errnos.
 #![allow(unsafe_code)]
@@ -17,8 +17,8 @@ mod set_up;
 mod submit;
 mod wait;
 
-/// Bits of `int_flags`: the ring's descriptor was registered, is used as that in
-/// io_uring_register(2) too, its memory is the program's.
+/// Bits of `int_flags`. The ring's descriptor was registered; it is also used so in
+/// io_uring_register(2); the ring's memory is the program's.
 const REG_RING: u8 = 1;
 
 const REG_REG_RING: u8 = 2;
@@ -27,10 +27,10 @@ const APP_MEM: u8 = 4;
 
 const EINVAL: c_int = -libc::EINVAL;
 
-/// A word that the program, or the thread that executes, may change.
+/// A word that the program or an executing thread may change.
 ///
 /// # Safety
-/// The address of such a word.
+/// `at` is the address of such a word.
 unsafe fn word<'a>(at: *mut u32) -> &'a AtomicU32 {
     // SAFETY: the caller's contract.
     unsafe { AtomicU32::from_ptr(at) }
@@ -38,13 +38,13 @@ unsafe fn word<'a>(at: *mut u32) -> &'a AtomicU32 {
 
 /// A ring of the program's (`struct io_uring`).
 ///
-/// One thread may submit while another one reaps, so there is no reference to the whole of it: only
-/// the fields that a function needs are read or written, each for itself.
+/// One thread may submit while another one reaps, so there is no reference to the whole structure.
+/// Each field is read or written by itself.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct RingAt(*mut Uring);
 
-/// The address of what a call reads or writes, which makes a pointer of it again.
+/// The address of memory for a call, which makes a pointer of it again.
 fn address<T>(of: *const T) -> usize {
     of.expose_provenance()
 }
@@ -91,7 +91,7 @@ impl RingAt {
         }
     }
 
-    /// Makes visible what was filled in. Gives how many entries wait.
+    /// Publishes the entries that were filled in. Returns the number of entries that wait.
     unsafe fn flush(self) -> u32 {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
@@ -121,7 +121,7 @@ impl RingAt {
         }
     }
 
-    /// The first completion that is not liburing's own (a timeout of an old kernel's).
+    /// The first completion that is not liburing's own (a timeout on an old kernel).
     unsafe fn peek(self) -> *mut Cqe {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
@@ -137,7 +137,7 @@ impl RingAt {
         unsafe { self.kernel_flags() & (sq::CQ_OVERFLOW | sq::TASKRUN) != 0 }
     }
 
-    /// Is a call needed for entries to be seen?
+    /// Is a call needed, so that the entries are seen?
     unsafe fn needs_enter(self, count: u32, flags: &mut u32) -> bool {
         if count == 0 {
             return false;
@@ -146,7 +146,8 @@ impl RingAt {
         if !unsafe { self.has(setup::SQPOLL) } {
             return true;
         }
-        // The tail before the flag: a thread that falls asleep does it the other way round.
+        // The tail before the flag: a thread that falls asleep writes and reads in the opposite
+        // order.
         std::sync::atomic::fence(Ordering::SeqCst);
         // SAFETY: as above.
         let needs = unsafe { self.kernel_flags() & sq::NEED_WAKEUP != 0 };
@@ -156,7 +157,7 @@ impl RingAt {
         needs
     }
 
-    /// Submits what was filled in, and waits.
+    /// Submits the entries that were filled in, and waits.
     unsafe fn submit(self, min: u32, gets_events: bool, arg: [usize; 2], more: u32) -> c_int {
         // SAFETY: the callers' contract.
         unsafe {
@@ -233,7 +234,7 @@ pub unsafe extern "C" fn _io_uring_register(
     unsafe { crate::register::register(fd as c_int, opcode, address(arg), count) }
 }
 
-/// The version of liburing whose functions are here.
+/// The version of liburing that these functions implement.
 const VERSION: (c_int, c_int) = (2, 15);
 
 /// As io_uring_major_version(3).
@@ -248,7 +249,7 @@ pub extern "C" fn _io_uring_minor_version() -> c_int {
     VERSION.1
 }
 
-/// As io_uring_check_version(3): whether the library is older than that.
+/// As io_uring_check_version(3): is the library older than that?
 #[unsafe(no_mangle)]
 pub extern "C" fn _io_uring_check_version(major: c_int, minor: c_int) -> bool {
     (major, minor) > VERSION

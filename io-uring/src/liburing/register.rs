@@ -1,4 +1,4 @@
-//! What is registered with a ring: buffers, files, eventfds, the ring's own descriptor; probes.
+//! Registration with a ring: buffers, files, eventfds, the ring's own descriptor; probes.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -8,7 +8,7 @@ use super::set_up::{_io_uring_queue_exit, _io_uring_queue_init};
 use super::{EINVAL, REG_REG_RING, REG_RING, RingAt, address, keep_errno};
 use crate::abi::{self, Uring, register};
 
-/// Functions that pass their arguments to io_uring_register(2), as they are or in a structure.
+/// Functions that pass their arguments to io_uring_register(2), directly or in a structure.
 macro_rules! registers {
     ($($name:ident($ring:ident $(, $arg:ident)*) $opcode:ident ($at:expr, $count:expr);)*) => {
         $(
@@ -52,11 +52,11 @@ registers! {
     _io_uring_register_bpf_filter(ring, at) BPF_FILTER(at, 1);
 }
 
-/// Functions that answer that the kernel does not know what they ask for.
+/// Functions that answer as a kernel without the feature does.
 macro_rules! refuses {
     ($($name:ident)*) => {
         $(
-            /// As on a kernel that does not have it.
+            /// As on a kernel without the feature.
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> c_int {
                 EINVAL
@@ -80,10 +80,10 @@ pub unsafe extern "C" fn _io_uring_register_sync_msg(entry: *const c_void) -> c_
     unsafe { crate::register::register(-1, register::SEND_MSG_RING, address(entry), 1) }
 }
 
-// What is registered only here, by numbers that nobody answers yet.
+// Registrations that only exist here, by numbers that are not answered yet.
 const _: [u32; 2] = [register::CLONE_BUFFERS, register::QUERY];
 
-/// Raises the limit of descriptors, once, as liburing does where a table of files meets it.
+/// Raises the limit of descriptors, once, as liburing does when a table of files exceeds it.
 unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_int {
     let answer = call();
     if answer != -libc::EMFILE {
@@ -121,7 +121,7 @@ unsafe fn register_list(ring: RingAt, opcode: u32, list: &abi::RsrcRegister) -> 
     unsafe { with_limit_raised(list.nr, call) }
 }
 
-/// Functions for what is registered in slots: lists with tags, empty slots, updates with tags.
+/// Functions for registrations in slots: lists with tags, empty slots, updates with tags.
 macro_rules! lists {
     ($($tags:ident $sparse:ident $register:ident, $update_tag:ident $update:ident;)*) => {
         $(
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn _io_uring_close_ring_fd(ring: RingAt) -> c_int {
     1
 }
 
-/// Operations that a probe has room for.
+/// The number of operations that a probe has room for.
 const PROBE_OPS: usize = 256;
 
 /// # Safety

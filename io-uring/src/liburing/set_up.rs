@@ -1,4 +1,4 @@
-//! Rings are made, mapped and ended; what memory they take.
+//! Making, mapping and ending rings; the memory that they take.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -37,8 +37,8 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
         // SAFETY: the caller's contract.
         return unsafe { in_memory::queue_init(entries, ring, params, null_mut(), 0) }.min(0);
     }
-    // With the index array, unless the program knows that there may be none: programs that were
-    // built with older headers look into it.
+    // With the index array, unless the program says that there may be none: programs built with
+    // older headers read it.
     // SAFETY: as above.
     let fd = unsafe { crate::setup::setup(entries, address(params)) };
     if fd < 0 {
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn _io_uring_queue_init_mem(
     }
 }
 
-/// A mapped part of a ring, which goes again unless it is kept.
+/// A mapped part of a ring, which is unmapped unless it is kept.
 struct Part {
     at: *mut u8,
     len: usize,
@@ -106,7 +106,7 @@ impl Drop for Part {
     }
 }
 
-/// The bytes of the two rings, which are equal where both are one, and of the entries.
+/// The bytes of the two rings, which are equal if both are one mapping, and of the entries.
 fn part_sizes(params: &Params) -> [usize; 3] {
     let wide_cqe = usize::from(params.flags & setup::CQE32 != 0);
     let wide_sqe = usize::from(params.flags & setup::SQE128 != 0);
@@ -156,11 +156,11 @@ pub unsafe extern "C" fn _io_uring_queue_mmap(
     0
 }
 
-/// Has a ring's pointers point into its memory: the two rings, which may be one, and the entries,
-/// each with its size.
+/// Sets a ring's pointers to its memory: the two rings, which may be one, and the entries, each
+/// with its size.
 ///
 /// # Safety
-/// They are mapped as `params` says, and the ring is the caller's to be written.
+/// The parts are mapped as `params` says, and the caller may write to the ring.
 pub(super) unsafe fn point(
     ring: *mut Uring,
     params: &Params,
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn _io_uring_queue_exit(ring: RingAt) {
     // SAFETY: the caller's contract.
     unsafe {
         if !ring.has_registered(APP_MEM) {
-            // Before 2.3 nobody has noted the size.
+            // Before 2.3, the size was not stored.
             let entries = (*ring.0).sq.ring_entries as usize;
             let wide = usize::from(ring.has(setup::SQE128));
             sys::unmap((*ring.0).sq.sqes, entries * (64 << wide));

@@ -1,4 +1,4 @@
-//! Entries are filled in and submitted.
+//! Filling in and submitting entries.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};

@@ -1,5 +1,5 @@
-//! A ring in memory of the test's own: one thread submits, as liburing's manual allows, while the
-//! other one is the kernel, and reaps. For Miri, too: no call is made.
+//! A ring in memory of the test's own. One thread submits, as liburing's manual allows, while
+//! another one acts as the kernel, and reaps. For Miri, too: no call is made.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -67,7 +67,7 @@ fn cq(words: *mut u32, cqes: *mut u8) -> abi::Cq {
     }
 }
 
-/// Fills in `count` entries, whose first words are their numbers.
+/// Fills in `count` entries; their first words are their numbers.
 fn submit(ring: RingAt, count: u32) {
     let mut filled = 0;
     while filled < count {
@@ -85,7 +85,7 @@ fn submit(ring: RingAt, count: u32) {
     }
 }
 
-/// Has each entry complete with its number, as long as there is room for completions.
+/// Completes each entry with its number, as long as there is room for completions.
 fn execute(ring: RingAt) {
     // SAFETY: the words of a ring, whose kernel this thread is.
     unsafe {

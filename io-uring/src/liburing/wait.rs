@@ -1,4 +1,4 @@
-//! Completions are looked at and waited for.
+//! Reading completions, and waiting for them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::{EINVAL, RingAt, address, word};
 use crate::abi::{self, Cqe, GetEventsArg, Timespec, enter, setup};
 
-/// How a completion is waited for.
+/// The parameters of a wait.
 struct Wait {
     submit: u32,
     min: u32,
@@ -23,7 +23,7 @@ unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
         let mut flags = wait.flags;
         // SAFETY: the callers' contract.
         let ready = unsafe { ring.ready() };
-        // Of the same look: one that comes in between is for the next.
+        // Of the same check: a completion that comes in between is left to the next.
         // SAFETY: as above.
         let cqe = if ready == 0 { null_mut() } else { unsafe { ring.peek() } };
         let mut error = 0;
@@ -72,7 +72,7 @@ unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
 }
 
 /// # Safety
-/// As io_uring_wait_cqe(3): a ring that was made, as everywhere here.
+/// As io_uring_wait_cqe(3). The ring was made, as everywhere here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ___io_uring_get_cqe(
     ring: RingAt,
@@ -120,12 +120,11 @@ pub unsafe extern "C" fn _io_uring_get_events(ring: RingAt) -> c_int {
     unsafe { ring.enter(0, 0, enter::GETEVENTS, [0, 8]) }
 }
 
-/// A time after which waiting ends, and the time (in microseconds) after which one completion is
-/// enough.
+/// The timeout of a wait, and the time (in microseconds) after which one completion is enough.
 type Times = (*const Timespec, Option<u32>);
 
-/// Waits for `min` completions, with a time or without. `submits`: what was filled in goes first,
-/// and the answer is how many entries that were.
+/// Waits for `min` completions, with a timeout or without. `submits`: entries are submitted first,
+/// and their number is returned.
 unsafe fn wait_with_time(
     ring: RingAt,
     out: *mut *mut Cqe,
@@ -157,7 +156,7 @@ unsafe fn wait_with_time(
     }
 }
 
-/// Functions that wait with a time.
+/// Functions that wait with a timeout.
 macro_rules! waits {
     ($($name:ident($submits:literal $(, $min_wait:ident)?);)*) => {
         $(

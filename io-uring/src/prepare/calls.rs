@@ -1,4 +1,4 @@
-//! The calls that workers make for entries. What an entry points to is copied here.
+//! The calls that workers make for entries. Memory that an entry points to is copied here.
 
 use super::Fields;
 use crate::abi::op;
@@ -31,7 +31,7 @@ pub(super) fn close(fields: &Fields) -> Made {
 }
 
 pub(super) fn madvise(fields: &Fields) -> Made {
-    // A length of 64 bits stands where others have an offset.
+    // A length of 64 bits is in the field that is usually an offset.
     let len = if fields.off() != 0 { fields.off() } else { fields.len().into() };
     Ok(Call::Madvise { at: fields.addr(), len, advice: fields.op_flags() })
 }
@@ -46,7 +46,7 @@ pub(super) fn unlink(fields: &Fields) -> Made {
     Ok(Call::Unlink { dir: fields.fd(), path, flags: fields.op_flags() })
 }
 
-/// A new name, or one more (LINKAT).
+/// A new name, or a further one (LINKAT).
 pub(super) fn rename(fields: &Fields) -> Made {
     let from = (fields.fd(), user::path(fields.addr())?);
     let to = (fields.len() as i32, user::path(fields.off())?);
@@ -78,7 +78,7 @@ pub(super) fn splice(fields: &Fields) -> Made {
     })
 }
 
-/// An extended attribute, set or got, of a path or of a file.
+/// Sets or gets an extended attribute of a path or of a file.
 pub(super) fn xattr(fields: &Fields) -> Made {
     const XATTR_NAME_MAX: usize = 255;
     const XATTR_SIZE_MAX: u32 = 65536;

@@ -1,5 +1,5 @@
-//! From an entry to what is done for it. [`plan`] goes by the entry's fields alone: it reads no
-//! memory of the program's, and asks nobody. What fails here ends a batch, as in the kernel.
+//! Plans entries. [`plan`] uses the entry's fields alone: it reads no memory of the program's, and
+//! calls nobody. An entry that fails here ends a batch, as in the kernel.
 
 use uringlet::Sqe;
 
@@ -18,7 +18,7 @@ pub(crate) use self::table::{borrows, has_file, is_known};
 /// Makes the call of an entry. It copies what the entry points to.
 type CallOf = fn(&Fields) -> Result<Call, i32>;
 
-/// What is to be done.
+/// What an entry asks for.
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     Nop(i32),
@@ -75,7 +75,7 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
-    /// What the engine gets.
+    /// The engine's request.
     pub(crate) fn sqe(&self) -> Sqe {
         match self {
             Self::Engine(sqe, _) => *sqe,
@@ -87,18 +87,19 @@ impl Plan {
 /// A timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
-    /// Nanoseconds of CLOCK_MONOTONIC, from when it is started on.
+    /// Nanoseconds of CLOCK_MONOTONIC, from its start on.
     pub(crate) deadline: u64,
     /// The time that the program has passed, in nanoseconds.
     pub(crate) period: u64,
     pub(crate) flags: u32,
-    /// Completions; 0 for none. For a multishot one: times that are left, or 0 without end.
+    /// Completions; 0 for none. For a multishot timeout: expirations that are left, or 0 without
+    /// end.
     pub(crate) count: u32,
-    /// The number of completions at which it ends.
+    /// The number of completions at which the timeout ends.
     pub(crate) at: u32,
 }
 
-/// What is sent to another ring.
+/// A message to another ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingMessage {
     pub(crate) kind: u64,
@@ -106,7 +107,7 @@ pub(crate) struct RingMessage {
     pub(crate) len: u32,
     /// The slot of a file.
     pub(crate) source: u64,
-    /// One more than the slot that it goes into there; or flags.
+    /// The target slot there, plus one; or flags.
     pub(crate) target: u32,
     pub(crate) flags: u32,
 }
@@ -124,7 +125,7 @@ impl RingMessage {
     }
 }
 
-/// Which requests a cancel means.
+/// The requests that a cancel means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Match {
     pub(crate) user_data: u64,
@@ -143,7 +144,7 @@ impl Match {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields(pub(crate) [u64; 8]);
 
-/// Fields by the word that they are in, and the bit that they begin at.
+/// Fields, each with its word and its first bit.
 macro_rules! fields {
     ($($name:ident: $type:ty = $word:literal, $bit:literal;)*) => {
         $(
@@ -184,7 +185,7 @@ impl Fields {
         (is_plain && self.op_flags() == 0).then(|| self.sqe())
     }
 
-    /// The slot that a file is opened into, or that is closed. The field says one more.
+    /// The slot for an opened file, or of a closed one. The field's value is one more.
     fn slot(&self) -> Option<u32> {
         self.file_index().checked_sub(1)
     }
@@ -195,12 +196,12 @@ impl Fields {
     }
 }
 
-/// Why an entry is refused.
+/// The reason for refusing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It is none that any ring takes, with this errno.
+    /// No ring accepts the entry; the errno.
     Malformed(i32),
-    /// It is none that a ring takes which allows its operation and flags.
+    /// A ring that allows its operation and flags does not accept the entry; the errno.
     Errno(i32),
 }
 
@@ -210,10 +211,10 @@ impl From<i32> for Refused {
     }
 }
 
-/// What an entry asks for. `iopoll`: its ring polls for completions.
+/// Plans an entry. `iopoll`: its ring polls for completions.
 ///
 /// # Errors
-/// Why the entry is refused, with the negative errno that the kernel has for it.
+/// The reason for refusing the entry, with the kernel's negative errno for it.
 #[inline(always)]
 pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
     let (opcode, flags) = (fields.opcode(), fields.flags());
@@ -241,7 +242,7 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
     if fields.personality() != 0 {
         return Err(Refused::Errno(-libc::EINVAL));
     }
-    // What most entries are has nothing that is checked here.
+    // The most frequent entries need none of these checks.
     if matches!(opcode, op::READ | op::WRITE) && !selects {
         return Ok(Plan::Engine(fields.sqe(), None));
     }

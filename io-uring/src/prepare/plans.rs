@@ -1,5 +1,5 @@
-//! The plans of operations, by the fields that differ from one entry to the next. Fields that must
-//! be 0 and unknown flags were refused before.
+//! The plans of operations, by the fields that vary between entries. Fields that must be 0, and
+//! unknown flags, were refused before.
 
 use uringlet::Sqe;
 
@@ -10,7 +10,7 @@ use crate::service::Watch;
 
 pub(super) type Planned = Result<Plan, i32>;
 
-/// Programs have no memory from there on. Machines that let them have more refuse it later.
+/// Programs have no memory from this address on. Machines that allow more refuse it later.
 const ADDRESSES: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 56 };
 
 const EINVAL: Planned = Err(-libc::EINVAL);
@@ -67,7 +67,7 @@ pub(super) fn engine(fields: &Fields) -> Planned {
     Ok(Plan::Engine(fields.sqe(), None))
 }
 
-/// As [`read`], and goes on.
+/// As [`read`], and multishot.
 pub(super) fn read_more(fields: &Fields) -> Planned {
     let selects = fields.flags() & iosqe::BUFFER_SELECT != 0;
     if selects { Ok(Plan::Call(None, sockets::read)) } else { EINVAL }
@@ -127,7 +127,7 @@ pub(super) fn poll_remove(fields: &Fields) -> Planned {
     Ok(Plan::PollUpdate { old, new, events, flags: fields.len() })
 }
 
-/// Its clock cannot be told.
+/// Do the flags name two clocks?
 fn has_two_clocks(flags: u32) -> bool {
     flags & timeouts::CLOCKS == timeouts::CLOCKS
 }

@@ -1,4 +1,4 @@
-//! Entries on sockets: their plans, and their calls with what they point to.
+//! Entries on sockets: their plans, and their calls with copies of their memory.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::user;
 const NEW: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;
 /// `MSG_CMSG_COMPAT`.
 const COMPAT: u32 = 1 << 31;
-/// Any free slot, as [`Fields::slot`] has it.
+/// Any free slot, as in [`Fields::slot`].
 const ANY_SLOT: u32 = INDEX_ALLOC - 1;
 /// The types of sockets.
 const TYPES: u32 = 0xf;
@@ -53,7 +53,7 @@ fn plan_new(fields: &Fields, flags: u32, call: super::CallOf) -> Planned {
     Ok(Plan::Call(fields.slot(), call))
 }
 
-/// Does a receive go on?
+/// Is the receive multishot?
 fn is_multishot(fields: &Fields) -> bool {
     fields.ioprio() & messages::MULTISHOT != 0
 }
@@ -67,7 +67,7 @@ fn made(fields: &Fields, socket: Socket) -> Made {
 }
 
 fn message(fields: &Fields, message: Message) -> Made {
-    // The kernel's own, for programs of 32 bits.
+    // A flag of the kernel's own, for programs of 32 bits.
     let mut flags = (fields.op_flags() & !COMPAT) as i32;
     let gives_up = flags & libc::MSG_DONTWAIT != 0;
     if message.is_send {

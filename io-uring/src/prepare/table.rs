@@ -13,23 +13,23 @@ const INDEX: u8 = 1 << 4;
 const SLOT: u8 = 1 << 5;
 const ADDR3: u8 = 1 << 6;
 
-/// What it means that an entry has the index of a registered file (`IOSQE_FIXED_FILE`).
+/// The meaning of the index of a registered file in an entry (`IOSQE_FIXED_FILE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FixedFile {
     /// Nothing: the operation is on no file.
     Ignored,
-    /// The operation is on that file.
+    /// The operation uses that file.
     Taken,
-    /// As that, and nothing else will do.
+    /// The operation needs a registered file.
     Needed,
-    /// It is refused with this errno.
+    /// The entry is refused with this errno.
     Refused(i32),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Make {
     Plan(fn(&Fields) -> Result<Plan, i32>),
-    /// A call, with nothing to be looked at before.
+    /// A call, without earlier checks.
     Call(CallOf),
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Row {
     make: Make,
     /// Fields that must be 0.
     idle: u8,
-    /// The flags of the operation that are known.
+    /// The operation's known flags.
     flags: u32,
-    /// The flags of a socket's operation that are known, which stand in the priority.
+    /// The known flags of a socket's operation, in the field of the priority.
     priority: u16,
     registered: FixedFile,
-    /// It takes a buffer of a group, if an entry says so (`IOSQE_BUFFER_SELECT`).
+    /// The operation takes a buffer of a group, if an entry asks for it (`IOSQE_BUFFER_SELECT`).
     selects: bool,
-    /// An entry points to memory of the program's that is copied at submit.
+    /// An entry points to memory of the program's, which is copied at submit.
     borrows: bool,
 }
 
@@ -106,7 +106,7 @@ impl Row {
         Self { registered: FixedFile::Refused(errno), ..self }
     }
 
-    /// The operation looks up names, from a directory that is no registered file.
+    /// The operation resolves names, from a directory that is no registered file.
     const fn of_names(self) -> Self {
         self.borrows().refuses_registered(-libc::EBADF)
     }
@@ -115,12 +115,12 @@ impl Row {
         self.selects
     }
 
-    /// Are all flags known that stand in the priority?
+    /// Are all flags in the field of the priority known?
     pub(super) fn takes_priority(&self, priority: u16) -> Result<(), i32> {
         if priority & !self.priority == 0 { Ok(()) } else { Err(-libc::EINVAL) }
     }
 
-    /// What the entry asks for, or a negative errno.
+    /// Plans the entry, or returns a negative errno.
     pub(super) fn plan(&self, fields: &Fields) -> Result<Plan, i32> {
         if self.idle & fields.used() != 0 {
             return Err(-libc::EINVAL);
@@ -253,7 +253,7 @@ static TABLE: [Option<Row>; op::LAST as usize] = {
     table
 };
 
-/// A bit for each operation that borrows, and for each that is on a file.
+/// A bit for each operation that borrows memory, and for each that is on a file.
 const SETS: (u64, u64) = {
     let (mut borrows, mut on_file, mut at) = (0, 0, 0);
     while at < ROWS.len() {
@@ -269,12 +269,12 @@ const SETS: (u64, u64) = {
     (borrows, on_file)
 };
 
-/// Of an operation, if it is one.
+/// The row of an operation, if the opcode is one.
 pub(super) fn row_of(opcode: u8) -> Option<&'static Row> {
     TABLE.get(usize::from(opcode))?.as_ref()
 }
 
-/// Does a probe tell of this operation?
+/// Does a probe report this operation?
 pub(crate) fn is_known(opcode: u8) -> bool {
     row_of(opcode).is_some()
 }

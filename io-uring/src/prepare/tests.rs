@@ -17,7 +17,7 @@ impl Random {
         self.0
     }
 
-    /// A word of an entry: often 0, small numbers, or one bit.
+    /// A word of an entry: often 0, a small number, or one bit.
     fn word(&mut self) -> u64 {
         match self.next() % 4 {
             0 => 0,
@@ -32,7 +32,7 @@ fn operations() -> impl Iterator<Item = u8> {
     (0..op::LAST).filter(|&opcode| table::row_of(opcode).is_some())
 }
 
-/// An entry that is taken, with as many fields of 0 as can be.
+/// An accepted entry with as many fields of 0 as possible.
 fn least(opcode: u8) -> Fields {
     let (mut words, flags) = ([0; 8], u64::from(iosqe::FIXED_FILE) << 8);
     let count = u64::from(matches!(opcode, op::PROVIDE_BUFFERS | op::REMOVE_BUFFERS)) << 32;
@@ -51,7 +51,7 @@ fn least(opcode: u8) -> Fields {
     Fields(words)
 }
 
-/// The least entry with one more bit in one of its words.
+/// This entry with one more bit in one of its words.
 fn with(opcode: u8, word: usize, bit: u32) -> Result<Plan, Refused> {
     let mut fields = least(opcode);
     fields.0[word] |= 1 << bit;
@@ -127,7 +127,7 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     }
 }
 
-/// A receive that goes on needs a group of buffers.
+/// A multishot receive needs a group of buffers.
 #[test]
 fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() {
     use op::*;
@@ -200,7 +200,7 @@ fn rings_that_poll_take_transfers_and_what_is_on_no_file() {
     }
 }
 
-/// No address of such an entry leads anywhere: to read there would be a fault, or `-EFAULT`.
+/// No address in such an entry is valid: a read there would be a fault, or `-EFAULT`.
 #[test]
 fn a_plan_is_made_of_any_bytes_without_a_panic_and_without_reading_memory() {
     const ENTRIES: u32 = if cfg!(miri) { 10 } else { 5_000 };
@@ -210,7 +210,7 @@ fn a_plan_is_made_of_any_bytes_without_a_panic_and_without_reading_memory() {
             let mut words: [u64; 8] = std::array::from_fn(|_| random.word());
             words[0] = words[0] & !0xff | u64::from(opcode);
             let answer = plan(&Fields(words), random.next() & 1 == 0);
-            // Of buffers that are provided, the addresses are compared.
+            // The addresses of provided buffers are compared.
             let compares = opcode == op::PROVIDE_BUFFERS;
             let error = answer.err().filter(|_| !compares);
             assert_ne!(error, Some(Refused::Errno(-libc::EFAULT)), "{words:x?}");

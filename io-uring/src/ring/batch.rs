@@ -1,5 +1,5 @@
-//! What io_uring_enter(2) does before it has the ring's lock: it prepares the entries that borrow
-//! memory of the program's. That memory may have to be paged in, and a server may not answer.
+//! The part of io_uring_enter(2) before the ring's lock: prepares the entries that borrow memory of
+//! the program's. That memory may have to be paged in, and a server may not answer.
 
 use std::collections::VecDeque;
 
@@ -24,21 +24,22 @@ pub(super) struct Prepared {
 pub(super) struct Batch {
     /// The place of the first entry.
     head: u32,
-    /// Entries that are there.
+    /// The number of entries in the queue.
     pub(super) there: u32,
-    /// How many entries were taken from the queue, and how many of them count as submitted.
+    /// The number of entries that were taken from the queue, and the number of those that count as
+    /// submitted.
     pub(super) taken: u32,
     pub(super) consumed: u32,
-    /// None of the others is taken.
+    /// No further entry is taken.
     pub(super) is_over: bool,
-    /// Entries that borrow. One alone is not allocated; the others seldom are there.
+    /// Entries that borrow memory. A single one needs no allocation; more are rare.
     first: Option<Prepared>,
     #[allow(clippy::box_collection, reason = "one word to look at where there are none")]
     others: Option<Box<VecDeque<Prepared>>>,
 }
 
 impl Batch {
-    /// Prepares up to `count` entries from `head` on, as far as they borrow.
+    /// Prepares those of up to `count` entries from `head` on that borrow memory.
     pub(super) fn read(
         memory: &Memory,
         (head, there): (u32, u32),
@@ -78,7 +79,7 @@ impl Batch {
         self.head.wrapping_add(self.taken)
     }
 
-    /// What was prepared for this place.
+    /// The prepared entry of this place.
     #[inline]
     pub(super) fn take(&mut self, place: u32) -> Option<Prepared> {
         let is_here = |one: &Prepared| one.place == place;
@@ -149,7 +150,7 @@ impl Request {
     }
 }
 
-/// A vectored transfer of one part as a plain one, for which the engine has no vector to copy.
+/// A vectored transfer of one part as a plain one, for which the engine need not copy a vector.
 fn plain(sqe: &Sqe, parts: &[libc::iovec]) -> Option<Sqe> {
     let &[libc::iovec { iov_base, iov_len }] = parts else { return None };
     let len = u32::try_from(iov_len).ok().filter(|len| (1..=MAX_RW_COUNT).contains(len))?;

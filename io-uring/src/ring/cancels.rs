@@ -1,4 +1,4 @@
-//! Cancels: which requests are meant, and what becomes of them.
+//! Cancels: which requests they mean, and how these end.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::prepare::{self, Match};
 use crate::sys;
 
 impl Match {
-    /// `is_on_it`: is this a number of the file that is meant?
+    /// `is_on_it`: does this number name the cancel's file?
     fn is(&self, request: &Request, mut is_on_it: impl FnMut(i32) -> bool) -> bool {
         let has = |flag| self.flags & flag != 0;
         if has(cancel::ANY) {
@@ -37,7 +37,7 @@ impl Locked<'_> {
         }
     }
 
-    /// The number of the file that a cancel means.
+    /// The descriptor number of a cancel's file.
     fn file_of(&self, what: &Match) -> Result<i32, i32> {
         if what.flags & cancel::FD == 0 {
             return Ok(-1);
@@ -50,10 +50,10 @@ impl Locked<'_> {
         number.ok_or(-libc::EBADF)
     }
 
-    /// The requests that are meant, if a cancel can reach them.
+    /// The requests that a cancel means, as far as it can reach them.
     fn matching(&self, except: u32, what: &Match) -> Result<Vec<u32>, i32> {
         let meant = self.file_of(what)?;
-        // A number stands for one file while the lock is held, and is asked about once.
+        // A number names one file while the lock is held, and is checked once.
         let mut known = HashMap::from([(meant, true)]);
         let mut is_on_it =
             |number| *known.entry(number).or_insert_with(|| sys::is_same_file(number, meant));
@@ -64,7 +64,7 @@ impl Locked<'_> {
             | Stage::Engine
             | Stage::Poll(_)
             | Stage::Timer(_) => true,
-            // Until its completion is posted it can be cancelled again, as in the kernel.
+            // It can be cancelled again until its completion is posted, as in the kernel.
             Stage::Ends => !matches!(request.opcode, op::TIMEOUT | op::LINK_TIMEOUT),
             _ => false,
         };
@@ -80,8 +80,9 @@ impl Locked<'_> {
         Ok(found.into_iter().map(|(_, at)| at).collect())
     }
 
-    /// Has what a cancel means end, as far as that is done here; the engine has the rest. Gives how
-    /// many these were, and the keys of the rest. `by` is the cancel's key, if it is a request.
+    /// Ends the requests that a cancel has found, as far as the ring has them; the engine has the
+    /// others. Returns the number of ended ones, and the keys of the others. `by` is the cancel's
+    /// key, if it is a request.
     fn cancel_here(&mut self, found: &[u32], all: bool, by: Option<u64>) -> (i32, Vec<u64>) {
         let (mut done, mut keys, mut ends) = (0, Vec::new(), Vec::new());
         for &at in found {
@@ -100,7 +101,7 @@ impl Locked<'_> {
         }
         for at in ends {
             match by {
-                // Behind the cancel, which is answered later.
+                // After the cancel, which is answered later.
                 Some(by) if !keys.is_empty() => self.end_behind(by, at),
                 _ => self.end_later(at, -libc::ECANCELED),
             }
@@ -108,7 +109,7 @@ impl Locked<'_> {
         (done, keys)
     }
 
-    /// Cancels requests for `by`. `None`: the engine has to be asked, and `by` gets the answer.
+    /// Cancels requests for `by`. `None`: the engine has to be asked, and `by` gets its answer.
     pub(super) fn cancel_these(
         &mut self,
         by: u64,
@@ -136,14 +137,15 @@ impl Locked<'_> {
         None
     }
 
-    /// IORING_REGISTER_SYNC_CANCEL: what can be cancelled here is; gives how many these were, and
-    /// the keys of what the engine has.
+    /// IORING_REGISTER_SYNC_CANCEL: cancels the requests that the ring has. Returns their number,
+    /// and the keys of those that the engine has.
     pub(crate) fn cancel_now(&mut self, what: &Match) -> Result<(i32, Vec<u64>), i32> {
         let found = self.matching(NONE, what)?;
         Ok(self.cancel_here(&found, what.is_for_all(), None))
     }
 
-    /// Closing: everything that waits in here ends. Gives the keys of what the engine has.
+    /// Closes the ring: everything that waits in it ends. Returns the keys of the engine's
+    /// requests.
     pub(super) fn cancel_everything(&mut self) -> Vec<u64> {
         self.end_chain();
         while let Some(head) = self.state.chains.pop_held() {
@@ -169,8 +171,8 @@ impl Locked<'_> {
         keys
     }
 
-    /// Cancels what a thread has submitted that ends, but for timeouts. Gives the keys of what the
-    /// engine has or gets, and the number of the file of a transfer (or -1).
+    /// Cancels the requests of a thread that ends, except timeouts. Returns the keys of requests
+    /// that the engine has or gets, each with the number of a transfer's file (or -1).
     pub(super) fn cancel_thread(&mut self, thread: u32) -> Vec<(u64, i32)> {
         let mut found = Vec::new();
         for at in 0..self.state.requests.len() as u32 {
@@ -181,12 +183,12 @@ impl Locked<'_> {
             let fd = if request.call.is_none() { request.number() } else { -1 };
             match request.stage {
                 Stage::Engine | Stage::Ready => found.push((self.key(at), fd)),
-                // It writes to no memory, and ends with its next event.
+                // A poll writes to no memory, and ends with its next event.
                 Stage::Poll(_) if request.opcode == op::POLL_ADD => {
                     request.refused = -libc::ECANCELED;
                 }
                 Stage::Poll(_) | Stage::Behind => self.end_later(at, -libc::ECANCELED),
-                // It is not started, or on its way to wait.
+                // The request has not started, or is about to wait.
                 Stage::Waits | Stage::Tried if request.refused == 0 => {
                     request.refused = -libc::ECANCELED
                 }
@@ -196,15 +198,15 @@ impl Locked<'_> {
         found
     }
 
-    /// Requests that the engine has and that may never end.
+    /// The engine's requests that may never end.
     pub(super) fn may_hang(&self) -> bool {
         self.live().any(|(at, request)| request.stage == Stage::Engine && !self.will_end(at))
     }
 
-    /// Will it end by itself?
+    /// Will the request end by itself?
     pub(super) fn will_end(&self, at: u32) -> bool {
         let request = &self.state.requests[at as usize];
-        // The engine has a poll if a server is asked.
+        // The engine has a poll if a server has to be asked.
         request.opcode != op::POLL_ADD && !request.call.as_deref().is_some_and(Call::may_hang)
     }
 }

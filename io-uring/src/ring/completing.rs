@@ -1,4 +1,5 @@
-//! How requests end: a completion is posted, a place given back, and the chain goes on or breaks.
+//! The end of requests: the completion is posted, the place is freed, and the chain goes on or
+//! breaks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +14,14 @@ use crate::prepare::Plan;
 use crate::timers::{self, Timer};
 use crate::{service, sys};
 
-/// The key of a timer that no request has: completions that wait for room are to go into the ring.
+/// The key of a timer without a request: it moves waiting completions into the ring.
 pub(super) const FLUSH: u64 = u64::MAX;
 
 /// In nanoseconds.
 const FLUSH_AFTER: u64 = 1_000_000;
 
 impl Locked<'_> {
-    /// The engine has ended a request. If a cancel has had that done, the cancel's completion is
+    /// The engine has ended a request. If a cancel has caused that, the cancel's completion is
     /// posted first.
     pub(super) fn complete(&mut self, at: u32, result: i32) {
         let by = self.request(at).canceled_by;
@@ -31,7 +32,7 @@ impl Locked<'_> {
         self.state.held.push((by, at));
     }
 
-    /// A request has ended. After a cancel, the requests that the engine cancelled for it end.
+    /// A cancel has ended: now the requests end that the engine has cancelled for it.
     fn let_follow(&mut self, by: u64) {
         let State { held, chains, .. } = &mut *self.state;
         for (_, at) in held.extract_if(.., |(of, _)| *of == by) {
@@ -39,7 +40,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Takes a request from where it waits. It ends with this result in the next round.
+    /// Removes a request from the place where it waits. It ends with this result in the next round.
     pub(super) fn end_later(&mut self, at: u32, result: i32) {
         self.disarm(at);
         self.request(at).stage = Stage::Ends;
@@ -52,14 +53,14 @@ impl Locked<'_> {
         self.request(at).stage = Stage::Removed;
     }
 
-    /// As [`end_later`](Self::end_later), cancelled by the request with this key: behind that.
+    /// As [`end_later`](Self::end_later), after the cancel with this key.
     pub(super) fn end_behind(&mut self, by: u64, at: u32) {
         self.disarm(at);
         self.request(at).stage = Stage::Ends;
         self.state.held.push((by, at));
     }
 
-    /// Ends a request: its completion is posted, and its chain goes on or is broken.
+    /// Ends a request: its completion is posted, and its chain goes on or breaks.
     pub(super) fn finish(&mut self, at: u32, result: i32, flags: u32) {
         let result = match self.request(at).target_slot.take() {
             Some(slot) if result >= 0 => self.install_number(slot, result),
@@ -96,7 +97,7 @@ impl Locked<'_> {
             self.let_follow(key);
         }
         if timeout != NONE {
-            // The one that was set for it, and which it has outrun.
+            // The linked timeout of this request, which has ended first.
             let after = std::mem::replace(&mut self.request(timeout).next, NONE);
             self.request(timeout).target = NONE;
             self.disarm(timeout);
@@ -134,7 +135,7 @@ impl Locked<'_> {
         if let Some(edges) = self.request(at).edges.take() {
             service::unwatch(edges.poll, self.key(at), Arc::as_ptr(self.core).addr());
         }
-        // Not copied: most have nothing behind their tag.
+        // Not copied: most stages have no data.
         match &self.request(at).stage {
             &Stage::Poll(poll) => {
                 service::unwatch(poll, self.key(at), Arc::as_ptr(self.core).addr())
@@ -237,7 +238,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Ends the timeouts that have waited for as many completions.
+    /// Ends the timeouts that have waited for this number of completions.
     fn count_timeouts(&mut self) {
         let posted = self.state.posted;
         let counting = std::mem::take(&mut self.state.counting);
@@ -252,17 +253,17 @@ impl Locked<'_> {
         }
     }
 
-    /// Can the ring take a completion that more will follow?
+    /// Has the ring room for a completion that more will follow?
     pub(super) fn can_go_on(&self) -> bool {
         self.state.completions.has_room(&self.core.counts, &*self.core.memory)
     }
 
-    /// Moves into the ring what waits for that, as far as there is room.
+    /// Moves waiting completions into the ring, as far as there is room.
     pub(crate) fn flush(&mut self) {
         self.state.completions.flush(&self.core.counts, &*self.core.memory);
     }
 
-    /// Another process may make room in the ring, and wait for what has had none.
+    /// Another process may make room in the ring, and wait for completions outside of it.
     #[inline]
     pub(super) fn flush_later(&mut self) {
         let State { sharing, completions, .. } = &*self.state;
@@ -282,7 +283,7 @@ impl Locked<'_> {
     /// little later.
     ///
     /// # Errors
-    /// A negative errno: no thread can be made for that.
+    /// A negative errno: no thread can be made for the timer.
     pub(super) fn set_timer(&self, deadline: u64, key: u64) -> Result<Timer, i32> {
         timers::set(deadline, Arc::clone(self.core) as _, key)
     }

@@ -1,5 +1,5 @@
-//! Descriptors of the program's: the ring's own, which threads wait for, and others that it closes
-//! while requests are on them.
+//! Descriptors of the program's: the ring's own, which threads wait for, and others that are closed
+//! while requests need them.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -21,10 +21,11 @@ impl Core {
         }
     }
 
-    /// Has the descriptor say what is true. Waits for other threads, which hold the lock for memory
-    /// only. Where this very thread holds it, in a signal handler, that is left to the holder.
+    /// Makes the descriptor readable or not, as the completions require. Waits for other threads,
+    /// which hold the lock for memory only. If this thread holds it, because this is a signal
+    /// handler, the holder does it.
     fn settle(self: &Arc<Self>) {
-        /// Some seconds: holders wait for each other where handlers have interrupted both.
+        /// Some seconds: two holders wait for each other if signal handlers have interrupted both.
         const TRIES: u32 = 50_000;
         let mut patience = Patience::default();
         for _ in 0..TRIES {
@@ -38,8 +39,8 @@ impl Core {
         }
     }
 
-    /// Takes another descriptor of the ring's, which outlives the program's. Without one, the
-    /// program's is readable always.
+    /// Duplicates the ring's descriptor, so that it outlives the program's. Without a duplicate,
+    /// the program's is always readable.
     fn hold(&self, fd: i32) {
         if self.eventfd.get().is_none() {
             match OwnDescriptor::duplicate(fd) {
@@ -49,8 +50,8 @@ impl Core {
         }
     }
 
-    /// A thread is about to wait for the descriptor `fd` of the ring: until
-    /// [`unwatch`](Self::unwatch) it is readable while there are completions.
+    /// A thread is about to wait for the ring's descriptor `fd`. Until [`unwatch`](Self::unwatch)
+    /// it is readable while there are completions.
     pub(crate) fn watch(self: &Arc<Self>, fd: i32) {
         self.hold(fd);
         self.readiness.watch();
@@ -61,7 +62,7 @@ impl Core {
         self.readiness.unwatch();
     }
 
-    /// The descriptor `fd` of the ring is waited for in ways that end unseen.
+    /// The ring's descriptor `fd` is waited for in ways whose end cannot be seen.
     pub(crate) fn watch_for_ever(self: &Arc<Self>, fd: i32) {
         self.hold(fd);
         if self.readiness.watch_for_ever() {
@@ -71,8 +72,8 @@ impl Core {
 
     /// The program is about to close descriptors: requests on them keep their files.
     pub(crate) fn before_close(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
-        // In a signal handler, what it interrupts may have a lock, and so may a call of this
-        // library's. Who has one waits for none.
+        // In a signal handler, the interrupted code may have a lock, and so may a call of this
+        // library. A thread that has a lock waits for none.
         if self.has_requests() && !is_any_held_here() {
             self.with(|locked| locked.keep_files(fds));
             self.await_tries();
@@ -95,8 +96,8 @@ impl Core {
 }
 
 impl Locked<'_> {
-    /// Requests on these numbers get other descriptors of their files. Without one, a request has
-    /// its number only.
+    /// Requests on these numbers get duplicates of the descriptors. Without a duplicate, a request
+    /// has its number only.
     fn keep_files(&mut self, fds: &RangeInclusive<i32>) {
         let mut known: Vec<(i32, File)> = Vec::new();
         for request in &mut self.state.requests {

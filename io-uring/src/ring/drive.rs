@@ -34,7 +34,8 @@ impl Core {
         answer
     }
 
-    /// Consumes up to `count` entries of the queue, for a thread or for none (0). Gives how many.
+    /// Consumes up to `count` entries of the queue, for a thread or for none (0). Returns their
+    /// number.
     ///
     /// # Errors
     /// `-EEXIST`: another process has requests of this ring in flight.
@@ -44,7 +45,7 @@ impl Core {
         count: u32,
         thread: u32,
     ) -> Result<u32, i32> {
-        /// Threads of this process are through long before. Another process may write anything.
+        /// Threads of this process have finished long before. Another process may write anything.
         const TRIES: u32 = 1_000;
         let mut gone = 0;
         for _ in 0..TRIES {
@@ -86,7 +87,7 @@ impl Core {
         self.follow_up(after);
     }
 
-    /// Sends the ring a message of data.
+    /// Sends a message of data to the ring.
     ///
     /// # Errors
     /// A negative errno.
@@ -95,19 +96,19 @@ impl Core {
         Ok(self.with(|locked| locked.open_parcel(parcel)))
     }
 
-    /// Does what was left to be done without the lock.
+    /// Does the work that was left for after the lock.
     #[inline]
     pub(super) fn follow_up(self: &Arc<Self>, after: After) {
         if after.wake {
             self.wake();
         }
-        // First: a task may wait.
+        // First, because a task may wait.
         self.pass_on();
         if let Some(tasks) = after.tasks {
             self.run_tasks(tasks);
         }
         if after.told && POLLS_RINGS.load(Ordering::Relaxed) {
-            // Polls of the ring, of other rings or of its own.
+            // Polls of this ring's descriptor, by other rings or by this one.
             service::look_at_all();
         }
     }
@@ -116,7 +117,7 @@ impl Core {
     /// write behind them. A read that would wait goes to the engine, and the write follows it. The
     /// lock is given back meanwhile.
     fn try_all<'a>(self: &'a Arc<Self>, engine: &Instance, mut locked: Locked<'a>) -> Locked<'a> {
-        // Another thread that has the lock meanwhile is not to run this thread's tasks.
+        // Another thread that has the lock meanwhile must not run this thread's tasks.
         let mut tasks = std::mem::take(&mut locked.state.tasks);
         let mut tries = std::mem::take(&mut locked.state.tries);
         self.executes_one_more();
@@ -141,12 +142,12 @@ impl Core {
             }
         }
         tasks.append(&mut locked.state.tasks);
-        // The next submit needs no memory of its own.
+        // The next submit needs no allocation.
         (locked.state.tasks, locked.state.tries) = (tasks, tries);
         locked
     }
 
-    /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.
+    /// As [`follow_up`](Self::follow_up), for a thread that passes requests on anyway.
     pub(super) fn run_tasks_of(self: &Arc<Self>, after: After) {
         if after.wake {
             self.wake();
@@ -225,7 +226,7 @@ impl Watcher for Core {
 }
 
 impl Core {
-    /// What executes its requests in this process.
+    /// The engine of this process for its requests.
     ///
     /// # Errors
     /// A negative errno.
@@ -249,7 +250,7 @@ impl Core {
         }
     }
 
-    /// Hands requests to the engine that are ready, in their order.
+    /// Hands ready requests to the engine, in their order.
     pub(super) fn pass_on(self: &Arc<Self>) {
         if self.handover.ready() > 0
             && let Some(engine) = self.instance()
@@ -325,7 +326,7 @@ impl Core {
     fn ask_to_cancel(self: &Arc<Self>, job: &CancelJob) -> i32 {
         let (mut answer, mut done) = (-libc::ENOENT, job.done);
         if let Some(instance) = self.instance() {
-            // There are several if all are meant.
+            // There are several if the cancel means all.
             self.cancel_each(&instance, &job.keys, |_, result| {
                 answer = result;
                 done += i32::from(result == 0);
@@ -334,7 +335,8 @@ impl Core {
         job.answer(done, answer)
     }
 
-    /// As [`cancel_at`](Self::cancel_at), many in their order. `answer` is told of each.
+    /// As [`cancel_at`](Self::cancel_at), for many requests in their order. `answer` gets the
+    /// result of each.
     pub(crate) fn cancel_each(
         self: &Arc<Self>,
         instance: &Instance,
@@ -361,14 +363,15 @@ impl Core {
                 Err(errno) => errno,
             };
             let most = if answer == -libc::ENOENT { ON_ITS_WAY } else { TRIED };
-            // While another thread has the lock, the request counts as being with the engine.
+            // While another thread has the lock, the request counts as the engine's.
             let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
                 let stage = locked.find(key).map(|at| locked.cancel_tried(at));
                 self.run_tasks_of(locked.give_back());
                 stage
             });
             match stage {
-                // One on a socket that was just tried; or another cancel's, which has not told yet.
+                // The socket's request was just tried. Or another cancel has ended it, and has not
+                // reported it yet.
                 Some(Stage::Ends) => return 0,
                 Some(Stage::Tried | Stage::Engine) if look < most => {}
                 Some(Stage::Tried) => return -libc::EALREADY,
@@ -380,7 +383,7 @@ impl Core {
     }
 }
 
-/// What the engine hands completions to.
+/// The engine's receiver of completions.
 #[derive(Debug)]
 struct Deliver(Arc<Core>);
 
@@ -388,7 +391,7 @@ impl Sink for Deliver {
     unsafe fn complete(&self, event: &IoEvent) {
         let core = &self.0;
         let after = core.bring(Mail::Ended(event.obj, event.res as i32));
-        // The engine wakes the threads that wait, and has `released` called.
+        // The engine wakes the waiting threads, and calls `released`.
         if let Some(tasks) = after.tasks {
             core.pass_on();
             core.run_tasks(tasks);
@@ -416,7 +419,7 @@ impl Sink for Deliver {
 
     fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {
         service::look(sqe.fd);
-        // A socket has no offsets. A pipe has none either, and does not mind.
+        // A socket has no offsets. A pipe has none either, and ignores them.
         (![0, u64::MAX].contains(&sqe.off) && sys::is_socket(sqe.fd)).then_some(-libc::ESPIPE)
     }
 

@@ -11,7 +11,7 @@ use crate::prepare::{self, Plan};
 use crate::{rights, sys};
 
 impl Locked<'_> {
-    /// Begins what a request is to do. `None`: it ends later, or has ended.
+    /// Begins a request. `None`: it ends later, or has ended.
     pub(super) fn issue(&mut self, at: u32) -> Option<i32> {
         if let Err(errno) = self.resolve(at) {
             return Some(errno);
@@ -29,7 +29,7 @@ impl Locked<'_> {
             }
             Plan::Timeout(timing) => self.begin_timeout(at, timing),
             Plan::TimeoutRemove { of, update } => Some(self.change_timeout(of, update)),
-            // Without a target: that has ended already.
+            // Without a target, because that has ended already.
             Plan::LinkTimeout(_) => Some(-libc::ECANCELED),
             Plan::Cancel(what) => self.begin_cancel(at, what),
             Plan::FilesUpdate { fds, count, offset } => {
@@ -54,7 +54,7 @@ impl Locked<'_> {
         }
     }
 
-    /// What the engine has an operation for. With a registered buffer: its number.
+    /// A transfer for the engine. With a registered buffer: its number.
     fn issue_transfer(&mut self, at: u32, mut sqe: Sqe, index: Option<u16>) -> Option<i32> {
         sqe.fd = self.number(at);
         if sqe.fd < 0 {
@@ -95,8 +95,9 @@ impl Locked<'_> {
         self.hand_over(at, sqe)
     }
 
-    /// Has a call made on this thread, which has to be the one that submitted it. With other rights
-    /// the answer is `-EACCES`, as for the rest of a chain that another thread goes on with.
+    /// Has a call made on this thread, which has to be the one that submitted it. In another
+    /// thread, which has other rights, the answer is `-EACCES`. That happens if it continues a
+    /// chain.
     fn call_here(&mut self, at: u32) -> Option<i32> {
         let key = self.key(at);
         let request = self.request(at);
@@ -108,7 +109,7 @@ impl Locked<'_> {
         None
     }
 
-    /// A transfer that is not to wait, and does not: buffered, with RWF_NOWAIT.
+    /// A transfer that must not wait: a buffered one with RWF_NOWAIT.
     fn transfer_now(&mut self, at: u32, sqe: &Sqe) -> Option<i32> {
         let is_write = match sqe.opcode {
             op::READ | op::READV => false,
@@ -126,7 +127,7 @@ impl Locked<'_> {
         Some(sys::transfer(sqe.fd, is_write, parts, sqe.off, sqe.op_flags))
     }
 
-    /// Takes the registered file that a request names.
+    /// Takes the registered file of a request.
     fn resolve(&mut self, at: u32) -> Result<(), i32> {
         let request = self.request(at);
         if request.flags & iosqe::FIXED_FILE == 0 || !prepare::has_file(request.opcode) {

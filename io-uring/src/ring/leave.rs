@@ -1,4 +1,4 @@
-//! A ring or a thread ends: what it has in flight is cancelled, and waited for.
+//! The end of a ring or a thread: its requests are cancelled, and waited for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl Core {
                 break;
             }
             if hangs {
-                // Its thread ends it, whenever that is; the memory stays until then.
+                // Its thread ends it at some time; the memory stays until then.
                 std::mem::forget(Arc::clone(instance));
                 return;
             }
@@ -35,13 +35,14 @@ impl Core {
         instance.close();
     }
 
-    /// A thread ends: cancels what it has submitted, and waits a while for what is being executed.
+    /// A thread ends: cancels its requests, and waits for a while for those that are being
+    /// executed.
     pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
         /// A request in a system call may never end.
         const LONGEST: Duration = Duration::from_secs(1);
         let end = Instant::now() + LONGEST;
         let found = self.with(|locked| locked.cancel_thread(thread));
-        // As if they had been executed in io_uring_enter(2): what does not wait for others ends.
+        // Requests that do not wait for others end, as if io_uring_enter(2) had executed them.
         let ends = |fd| Descriptor::fresh(fd).is_ok_and(Descriptor::is_seekable);
         let (kept, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|&(_, fd)| ends(fd));
         let mut running: Vec<u64> = kept.into_iter().map(|(key, _)| key).collect();

@@ -1,4 +1,4 @@
-//! Requests on sockets stand in line for the same events of a number, in their order.
+//! Requests on sockets: those for the same events of a number wait in a line, in their order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ impl Locked<'_> {
         self.tasks.push(Task::Try(key, number, socket));
     }
 
-    /// A request is tried no more, and the others that wait for its group are.
+    /// A request is no longer tried: another one that waits for its group is tried.
     pub(super) fn leave_group(&mut self, at: u32) {
         while let Some(next) = self.free_group(at) {
             self.try_socket(next);
@@ -58,7 +58,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Requests on these numbers have got others of the same files.
+    /// Requests on these numbers have got duplicates of the descriptors.
     pub(super) fn move_lines(&mut self, moved: &[(i32, File)]) {
         for (fd, file) in moved {
             let lines: Vec<Line> =

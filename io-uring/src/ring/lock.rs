@@ -1,5 +1,6 @@
-//! The lock of a ring: memory only is read and written under it. What can wait is left in a list of
-//! tasks, and done without it. Threads that serve other rings, too, bring mail and never wait.
+//! The lock of a ring: only memory is read and written under it. Work that can wait is put into a
+//! list of tasks, and done without it. Threads that serve other rings, too, bring mail and never
+//! wait.
 
 use std::ptr::null;
 use std::sync::atomic::{Ordering, fence};
@@ -17,11 +18,11 @@ use crate::sockets::Tried;
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct After {
-    /// Usually none: a word that is null.
+    /// Usually none: a null pointer.
     pub(super) tasks: Option<Box<[Task]>>,
     /// Threads that wait for completions are woken.
     pub(super) wake: bool,
-    /// The ring's descriptor tells of something new.
+    /// The ring's descriptor signals something new.
     pub(super) told: bool,
 }
 
@@ -36,14 +37,15 @@ impl After {
 impl Core {
     pub(super) fn lock(self: &Arc<Self>) -> Locked<'_> {
         let holds = Mark::new(&raw const **self);
-        // Nothing in the critical sections panics.
+        // The critical sections do not panic.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut locked = Locked { core: self, state, _holds: holds };
         locked.read_mail();
         locked
     }
 
-    /// `None`: some thread has the lock. It reads the mail, and passes requests on, when it goes.
+    /// `None`: another thread has the lock. That thread reads the mail and passes requests on
+    /// before it is done.
     pub(super) fn try_lock(self: &Arc<Self>) -> Option<Locked<'_>> {
         let holds = Mark::new(&raw const **self);
         let state = match self.state.try_lock() {
@@ -67,16 +69,16 @@ impl Core {
         self.try_lock().map(Locked::give_back).unwrap_or_default()
     }
 
-    /// Right after the lock was given back: is it to be taken once more? A fence comes first.
+    /// Right after the lock was released: must it be taken once more? Called after a fence.
     fn has_missed(&self) -> bool {
         self.readiness.has_missed(|| self.completions() > 0) || self.inbox.has_mail()
     }
 }
 
 impl Locked<'_> {
-    /// Gives the lock back: starts what was set free, tells tags, makes flags and descriptor say
-    /// what is true, counts up the eventfd. Reads mail until there is none. Gives what is to be
-    /// done without the lock.
+    /// Releases the lock. Starts requests that may start now, posts tags, updates flags and
+    /// descriptor, and counts up the eventfd. Reads mail until there is none. Returns the work that
+    /// is left for after the lock.
     pub(super) fn give_back(self) -> After {
         let mut locked = self;
         let mut after = After::default();
@@ -108,17 +110,17 @@ impl Locked<'_> {
         }
     }
 
-    /// Gives the lock back where nothing was changed that anybody waits for. True: somebody has
-    /// come meanwhile who leaves the rest to this thread.
+    /// Releases the lock after changes that nobody waits for. True: another thread has come
+    /// meanwhile, and leaves the rest to this one.
     #[inline]
     pub(super) fn unlock(self) -> bool {
-        // By mail that was read: who brought it does not wake anybody.
+        // Mail was read: the thread that brought it does not wake anybody.
         let (core, owes) = (self.core, self.state.to_wake);
         drop(self);
         owes || core.has_missed()
     }
 
-    /// Reads what threads have to say that do not wait for the lock.
+    /// Reads the mail of threads that do not wait for the lock.
     #[inline]
     fn read_mail(&mut self) {
         if self.core.inbox.has_mail() {
@@ -130,7 +132,7 @@ impl Locked<'_> {
     fn read_all(&mut self) {
         // The thread that brought the mail has not woken the waiters, or has woken them too early.
         self.state.to_wake = true;
-        // It is not this thread that it comes from.
+        // This thread did not cause it.
         let _other = Mark::<ENTERED>::new(null());
         self.core.inbox.take().for_each(|mail| self.read(mail));
     }

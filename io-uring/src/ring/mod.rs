@@ -1,10 +1,11 @@
 //! One ring: its requests, from the entry to the completion.
 //!
-//! Everything is under one lock, which is held for memory only. What can wait, and what calls the
-//! engine, is left in lists, and done without the lock. Threads that serve other rings, too, never
-//! wait for it.
+//! Everything is under one lock, which is held for memory only. Work that can wait, and calls of
+//! the engine, are put into lists, and done without the lock. Threads that serve other rings, too,
+//! never wait for it.
 //!
-//! Each file knows those above it in this list, and none below. A test of the command's holds that.
+//! Each file knows those above it in this list, and none below. A test of the command's checks
+//! that.
 //!
 //! | file | what it has |
 //! |---|---|
@@ -58,6 +59,6 @@ pub(crate) use self::resources::{List, register, unregister, update};
 pub(crate) use self::state::{Core, Locked};
 pub(crate) use self::types::{Peer, Registry};
 
-// Miri knows no shared memory.
+// Miri has no shared memory.
 #[cfg(all(test, not(miri)))]
 mod tests;

@@ -1,5 +1,5 @@
-//! MSG_RING: what one ring sends to another. No lock of a ring is held while another one's is
-//! taken, and no thread waits for that: a ring that is busy reads the parcel as mail.
+//! MSG_RING: messages from one ring to another. No thread holds a ring's lock while it takes or
+//! waits for another one's: a busy ring reads the parcel as mail.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::prepare::RingMessage;
 use crate::sys;
 
 impl Locked<'_> {
-    /// Sends a parcel to the ring that a request is on. `None`: it ends later.
+    /// Sends a parcel to the ring of a request. `None`: the request ends later.
     pub(super) fn send_parcel(&mut self, at: u32, what: RingMessage) -> Option<i32> {
         let fd = self.number(at);
         let Some(peer) = self.core().registry.peer(fd) else {
@@ -46,7 +46,7 @@ impl Locked<'_> {
         })
     }
 
-    /// Does what a parcel says: the result of the request that has sent it.
+    /// Executes a parcel. Returns the result for the request that has sent it.
     pub(super) fn open_parcel(&mut self, parcel: Parcel) -> i32 {
         let core = self.core;
         if core.disabled.load(Ordering::Relaxed) || core.closing.load(Ordering::Relaxed) {
@@ -68,7 +68,7 @@ impl Locked<'_> {
 }
 
 impl Parcel {
-    /// One that makes a completion.
+    /// A parcel that makes a completion.
     pub(crate) fn of_data(what: &RingMessage) -> Result<Self, i32> {
         let RingMessage { user_data, len, source, target, flags, .. } = *what;
         let passes = flags & kinds::PASS != 0;

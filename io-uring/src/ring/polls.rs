@@ -1,4 +1,4 @@
-//! Polls of a ring's requests: begun, told of events, changed.
+//! Polls of a ring's requests: beginning, events, changes.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::sys;
 pub(super) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
 
 impl Core {
-    /// A thread enters the ring: it sees what polls have to tell by now, where that counts. One
+    /// A thread enters the ring: it sees the current events of polls, if that matters. A thread
     /// that `asks` for completions without waiting does what a waiter does.
     #[inline]
     pub(crate) fn look_at_polls(&self, asks: bool) {
@@ -29,7 +29,7 @@ impl Core {
     }
 }
 
-/// What a thread that waits for completions of a ring knows of the ring's polls.
+/// The polls of a ring, for a thread that waits for its completions.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a>(&'a Core);
 
@@ -38,7 +38,7 @@ impl Core {
         Waiter(self)
     }
 
-    /// May its waiters take events? Not where the program is told of completions, and does
+    /// May its waiters take events? Not if the program is notified of completions, and does
     /// something else meanwhile.
     fn may_sit(&self) -> bool {
         !self.told.load(Ordering::Relaxed) && !self.waits_apart.load(Ordering::Relaxed)
@@ -74,8 +74,8 @@ impl Alongside for Waiter<'_> {
 }
 
 impl Locked<'_> {
-    /// A poll is started. If the file may have a server, that is asked by a thread that nobody else
-    /// waits for, and the first event ends the poll.
+    /// Starts a poll. If the file may have a server, a thread that nobody waits for asks it, and
+    /// the first event ends the poll.
     pub(super) fn issue_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
         let fd = self.number(at);
         if !front::poll_may_wait(fd) {
@@ -114,7 +114,7 @@ impl Locked<'_> {
                 self.request(at).stage = Stage::Poll(poll);
                 None
             }
-            // Always ready.
+            // The file is always ready.
             Err(errno) if errno == -libc::EPERM => Some(i32::from(events as u16 & 0x145)),
             Err(errno) => Some(errno),
         }
@@ -141,7 +141,7 @@ impl Locked<'_> {
         }
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let result = (seen & (watch.events | always)) as i32;
-        // What a ring is told of its own completions would be a completion, and so on.
+        // A poll of the ring's own eventfd would cause a completion for each completion.
         let (number, may_have_one) = (request.number(), request.is_of_rings);
         let is_told = request.counted_up != self.counted_up && self.is_told_by(number);
         let is_of_rings = is_told || may_have_one && self.core().registry.any_is_polled();
@@ -176,7 +176,7 @@ impl Locked<'_> {
             self.request(at).user_data = new;
         }
         if flags & poll::UPDATE_EVENTS != 0 {
-            // How it was asked for stays.
+            // Multishot and level-triggered modes stay as they were.
             let (multi, level) = match self.request(at).plan {
                 Plan::Poll { watch, level } => (watch.multi, level),
                 _ => return -libc::ENOENT,
@@ -199,7 +199,7 @@ impl Locked<'_> {
         0
     }
 
-    /// A poll is looked at by each thread that enters the ring, beside the thread for all polls.
+    /// Each thread that enters the ring checks this poll, beside the poll thread.
     fn look_first(&mut self, at: u32) {
         let before = std::mem::replace(&mut self.request(at).looked_at, true);
         self.core.looks.fetch_add(u32::from(!before), Ordering::Relaxed);

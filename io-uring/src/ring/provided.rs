@@ -5,12 +5,13 @@ use super::types::{Stage, Taken};
 use crate::buffers::BufferGroup;
 use crate::sockets::Socket;
 
-/// The number of a buffer stands in the upper half of a completion's flags.
+/// The number of a buffer is in the upper half of a completion's flags.
 const CQE_BUFFER: u32 = 1;
 
 impl Locked<'_> {
-    /// Takes a buffer for a request that is about to be tried, if it needs one. Where its group has
-    /// none, the try says so. False: another request is tried with a buffer of the group.
+    /// Takes a buffer for a request that is about to be tried, if it needs one. If the group has
+    /// none, the try fails with that. False: another request is being tried with a buffer of the
+    /// group.
     pub(super) fn take_buffer(&mut self, at: u32, socket: &Socket) -> bool {
         let key = self.key(at);
         let request = self.request(at);
@@ -39,13 +40,14 @@ impl Locked<'_> {
         true
     }
 
-    /// Is there no buffer for a request that needs one?
+    /// Does the request need a buffer, and is there none?
     pub(super) fn lacks_buffer(&mut self, at: u32) -> bool {
         let Some(number) = self.request(at).group else { return false };
         self.state.groups.get(number).is_none_or(BufferGroup::is_used_up)
     }
 
-    /// A request was tried. It has used its buffer, or gives it back: the flags of its completion.
+    /// A request was tried: it has used its buffer, or gives it back. Returns the flags of its
+    /// completion.
     pub(super) fn settle_buffer(&mut self, at: u32, uses: bool) -> u32 {
         let request = self.request(at);
         let Some(Taken { group, buffer, stays }) = request.taken.take() else { return 0 };
@@ -60,7 +62,7 @@ impl Locked<'_> {
         0
     }
 
-    /// A request is tried no more: the next ones that wait for its group.
+    /// A request is no longer tried: returns the next one that waits for its group.
     pub(super) fn free_group(&mut self, at: u32) -> Option<u32> {
         let key = self.key(at);
         let number = self.request(at).group?;
@@ -71,7 +73,7 @@ impl Locked<'_> {
         if group.user.is_none() { group.waiting.pop_front() } else { None }
     }
 
-    /// A request ends, and waits for no group. What it has taken is given back.
+    /// A request ends, and no longer waits for a group. Its buffer is given back.
     pub(super) fn forget_group(&mut self, at: u32) {
         self.settle_buffer(at, false);
         let group = self.request(at).group;

@@ -1,4 +1,4 @@
-//! What a ring's words and its descriptor say of its completions.
+//! The flags and the descriptor of a ring, which signal completions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,12 +17,12 @@ pub(crate) fn any_is_armed() -> bool {
 }
 
 impl Core {
-    /// The descriptor is readable.
+    /// Is the descriptor readable?
     pub(crate) fn is_readable(&self) -> bool {
         self.readiness.is_readable()
     }
 
-    /// The descriptor is readable, and should not be any more.
+    /// Is the descriptor readable, although it should not be any more?
     #[inline]
     pub(super) fn is_stale(&self) -> bool {
         self.readiness.is_readable() && self.completions() == 0
@@ -38,7 +38,7 @@ impl Drop for Core {
 }
 
 impl Locked<'_> {
-    /// Makes flags and descriptor say what is true. True: the descriptor tells of something new.
+    /// Updates flags and descriptor. True: the descriptor signals something new.
     pub(super) fn settle(&mut self) -> bool {
         let core = self.core;
         let change = core.readiness.settle(core.completions() > 0);
@@ -46,8 +46,8 @@ impl Locked<'_> {
         if self.state.completions.has_overflown() {
             flags |= sq::CQ_OVERFLOW;
         }
-        // Where the program has not asked for it, it is what has newer libraries call at an empty
-        // ring, so that its descriptor is cleared.
+        // Without the flag, newer libraries would not make a call for an empty ring, which has to
+        // clear its descriptor.
         let calls = if core.has(setup::TASKRUN_FLAG) {
             self.state.completions.has_deferred()
         } else {
@@ -56,7 +56,7 @@ impl Locked<'_> {
         if calls {
             flags |= sq::TASKRUN;
         }
-        // First the flags: who is woken looks at them.
+        // The flags first: a woken thread reads them.
         if self.speaks_for_ring() {
             core.show_flags(flags);
         }
@@ -69,7 +69,7 @@ impl Locked<'_> {
                 core.eventfd.get().inspect(|fd| sys::eventfd_clear(fd.number()));
                 return false;
             }
-            // The program may have reaped what it was told of, and wait for an edge.
+            // The program may have reaped what it was notified of, and wait for an edge.
             None if is_news && core.readiness.repeats() => {}
             None => return false,
         }

@@ -1,4 +1,4 @@
-//! Files and buffers in slots: registered, updated, taken back.
+//! Files and buffers in slots: registering, updating, unregistering.
 #![allow(unsafe_code)]
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -16,32 +16,32 @@ const FILES_MAX: u32 = 1 << 20;
 const BUFFERS_MAX: u32 = 1 << 14;
 const BUFFER_MAX: u64 = 1 << 30;
 
-/// What a program wants in a slot.
+/// The new content of a slot.
 pub(crate) enum Wanted<T> {
     Nothing,
-    /// What is there.
+    /// The present content.
     Same,
     This(T),
 }
 
-/// What slots have.
+/// The content of slots.
 pub(crate) trait Resource: Sized {
-    /// What was found out for other slots of the same call.
+    /// Facts that were found for other slots of the same call.
     type Known: Default;
 
     fn slots(state: &mut State) -> &mut Option<Slots<Self>>;
 
-    /// May a ring have as many slots?
+    /// May a ring have this many slots?
     fn check(count: u32) -> Result<(), i32>;
 
-    /// What a program's list has: `place` is its address, and an index.
+    /// Reads an item of a program's list: `place` is its address, and an index.
     fn read(
         registry: &dyn Registry,
         place: (usize, usize),
         known: &mut Self::Known,
     ) -> Result<Wanted<Self>, i32>;
 
-    /// A slot has it no more.
+    /// A slot no longer has this content.
     fn release(locked: &mut Locked<'_>, one: Option<Arc<Registered<Self>>>);
 }
 
@@ -114,7 +114,7 @@ impl Resource for Buffer {
     }
 }
 
-/// A list of a program's: what goes into slots, and tags. Without one, the slots are empty.
+/// A program's list: contents for slots, and tags. Without a list, the slots are empty.
 pub(crate) struct List {
     pub(crate) data: usize,
     pub(crate) tags: usize,
@@ -122,7 +122,7 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// What goes into the slot at an index, and its tag.
+    /// The content for the slot at an index, and its tag.
     fn read<R: Resource>(
         &self,
         registry: &dyn Registry,
@@ -166,7 +166,7 @@ pub(crate) fn unregister<R: Resource>(locked: &mut Locked<'_>) -> Result<i32, i3
     Ok(0)
 }
 
-/// Changes slots from `first` on: how many.
+/// Changes slots from `first` on. Returns their number.
 pub(crate) fn update<R: Resource>(
     locked: &mut Locked<'_>,
     (first, list): (u32, List),
@@ -212,7 +212,7 @@ fn file_of(registry: &dyn Registry, fd: i32, known: &mut Vec<(i32, File)>) -> Re
     Ok(file)
 }
 
-/// What the pages of a buffer must be: mapped, writable, and of no file that others see.
+/// Checks the pages of a buffer: they must be mapped, writable, and not of a shared file.
 fn check_buffer(maps: &str, at: u64, len: u64) -> Result<(), i32> {
     let end = at.checked_add(len).ok_or(-libc::EOVERFLOW)?;
     if maps.is_empty() {
@@ -293,7 +293,7 @@ impl Locked<'_> {
         if any { at as i32 } else { 0 }
     }
 
-    /// No slot is there for a file.
+    /// No slot is free for a file.
     fn refuse(&mut self, file: File, errno: i32) -> i32 {
         self.tasks.push(Task::Drop(file));
         errno
@@ -318,14 +318,14 @@ impl Locked<'_> {
         0
     }
 
-    /// A descriptor that a request has just opened for a slot goes there; the request's result.
+    /// Puts a descriptor that a request has just opened into a slot. Returns the request's result.
     pub(super) fn install_number(&mut self, slot: u32, number: i32) -> i32 {
         // SAFETY: the request has opened it, for this slot alone.
         let opened = unsafe { OwnedFd::from_raw_fd(number) };
         self.install(slot, File { descriptor: OwnDescriptor::adopt(opened) })
     }
 
-    /// A slot or a request uses a file no more. The last user's call has its tag told.
+    /// A slot or a request no longer uses a file. The last user's call posts its tag.
     #[inline]
     pub(super) fn release_file(&mut self, file: Option<Arc<Registered<File>>>) {
         let Some(Registered { value, tag }) = file.and_then(Arc::into_inner) else { return };

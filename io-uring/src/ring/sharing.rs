@@ -1,4 +1,4 @@
-//! What a ring does for other processes that use it: ownership and the journal.
+//! The ring's part of sharing it with other processes: ownership and the journal.
 //! [`shared`](crate::shared) has the words.
 
 use std::sync::atomic::Ordering;
@@ -11,13 +11,13 @@ use crate::shared::page::Claim;
 use crate::sys;
 
 impl Core {
-    /// The process makes the ring.
+    /// This process makes the ring.
     pub(crate) fn found(&self) {
         self.memory.page().found(self.me);
         self.show_flags(0);
     }
 
-    /// After posts, and behind a fence: wakes threads that sleep on the ring's tail.
+    /// Called after posts, and after a fence: wakes threads that sleep on the ring's tail.
     #[inline]
     pub(super) fn wake_sleepers(&self) {
         let page = self.memory.page();
@@ -28,8 +28,8 @@ impl Core {
 }
 
 impl Locked<'_> {
-    /// The process is to be the owner, and to stay it until it has nothing in flight. `gone` is the
-    /// word of an owner that is gone, or 0.
+    /// This process becomes the owner, and stays it until it has nothing in flight. `gone` is the
+    /// word of an owner that has ended, or 0.
     ///
     /// # Errors
     /// The word of another owner that is busy.
@@ -65,7 +65,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Goes on where the former owner has ended.
+    /// Continues where the former owner has ended.
     #[cold]
     fn adopt(&mut self, was_busy: bool) {
         let memory = &*self.core.memory;
@@ -76,7 +76,7 @@ impl Locked<'_> {
             return;
         }
         for at in 0..memory.records().len() as u32 {
-            // The tail of the former owner: what it has posted lies before that.
+            // The former owner's tail: its completions are before that.
             if let Some(user_data) = memory.records()[at as usize].left(head, tail) {
                 let cqe = Cqe { user_data, res: -libc::ECANCELED, flags: 0 };
                 self.post_last(at, Some(cqe), false);
@@ -95,7 +95,7 @@ impl Locked<'_> {
         }
     }
 
-    /// May this process say in the ring's words what is true?
+    /// May this process update the ring's flags?
     pub(super) fn speaks_for_ring(&self) -> bool {
         self.state.sharing.owns || !self.core.memory.page().is_shared()
     }

@@ -14,7 +14,7 @@ impl Locked<'_> {
     /// Begins a call on a socket. `None`: it ends later.
     pub(super) fn issue_socket(&mut self, at: u32) -> Option<i32> {
         let (number, socket) = self.socket(at)?;
-        // Without a buffer it would not wait for those before it.
+        // Without a buffer, it would not wait for earlier requests.
         let ends = !socket.polls_first && self.lacks_buffer(at);
         if socket.is_in_line() && !ends {
             let line = (number, socket.line());
@@ -34,7 +34,7 @@ impl Locked<'_> {
         None
     }
 
-    /// Takes a ring of buffers back. What waits for one of them ends.
+    /// Unregisters a ring of buffers. Requests that wait for its buffers end.
     pub(crate) fn unregister_group(&mut self, number: u16) -> Result<(), i32> {
         let waiting = self.groups.unregister(number)?;
         waiting.into_iter().for_each(|at| self.try_socket(at));
@@ -89,9 +89,10 @@ impl Locked<'_> {
         is_over
     }
 
-    /// A call has this result. True: it goes on after a completion, or has ended here.
+    /// Handles a result of a call. True: the request continues after a completion, or has ended
+    /// here.
     pub(super) fn goes_on(&mut self, at: u32, result: i32) -> bool {
-        /// After as many results others have their turn.
+        /// After this many results, other requests are tried.
         const MOST: u32 = 32;
         let Some((_, socket)) = self.socket(at).filter(|it| it.1.goes_on_after(result)) else {
             return false;
@@ -125,9 +126,9 @@ impl Locked<'_> {
         true
     }
 
-    /// Has a call tried when its socket is ready, or gives a negative errno.
+    /// Has a call tried when its socket is ready, or returns a negative errno.
     fn wait_for_socket(&mut self, at: u32) -> Option<i32> {
-        /// A socket that was ready more often is asked only when something happens.
+        /// After this many tries in vain, a ready socket is tried only at a new event.
         const MOST: u32 = 8;
         let (number, socket) = self.socket(at)?;
         let misses = socket.misses();
@@ -151,7 +152,7 @@ impl Locked<'_> {
         }
     }
 
-    /// The socket of a request is ready. False: it is on none.
+    /// The socket of a request is ready. False: the request is on none.
     pub(super) fn socket_is_ready(&mut self, at: u32) -> bool {
         let request = self.request(at);
         let is_socket = matches!(request.call.as_deref(), Some(Call::Socket { .. }));
@@ -163,8 +164,8 @@ impl Locked<'_> {
         is_socket
     }
 
-    /// A cancel has found a request that was being tried: where it is now. One that waits by now
-    /// ends, and so does one that the engine is yet to get.
+    /// A cancel has found a request that was being tried. Returns its present stage. If it waits
+    /// now, it ends, and so does one that is about to go to the engine.
     pub(super) fn cancel_tried(&mut self, at: u32) -> Stage {
         let (stage, by) = (self.request(at).stage, self.request(at).canceled_by);
         if !matches!(stage, Stage::Poll(_) | Stage::Behind | Stage::Ready) {

@@ -1,5 +1,5 @@
-//! What a ring knows: [`State`] under its lock, [`Core`] beside it, and [`Locked`] for both. All of
-//! this is memory: nothing here makes a call, or asks the engine.
+//! The data of a ring: [`State`] under its lock, [`Core`] beside it, and [`Locked`] for both. All
+//! of this is memory: nothing here makes a system call, or calls the engine.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -30,7 +30,7 @@ thread_local! {
 
 /// The ring that this thread has entered.
 pub(super) const ENTERED: usize = 0;
-/// The ring whose lock this thread has, or waits for. A signal handler finds it so.
+/// The ring whose lock this thread has, or waits for. A signal handler can read it.
 pub(super) const HELD: usize = 1;
 
 fn marked(kind: usize) -> *const Core {
@@ -48,11 +48,11 @@ pub(crate) struct State {
     pub(super) requests: Vec<Request>,
     pub(super) free: Vec<u32>,
     pub(super) completions: Completions,
-    /// The tail as it was when the descriptor has last said what is true.
+    /// The tail when the descriptor was last updated.
     pub(super) told_tail: u32,
     /// Completions posted, without those of timeouts.
     pub(super) posted: u32,
-    /// Timeouts that also count.
+    /// Timeouts with a completion count.
     pub(super) counting: Vec<u32>,
     pub(super) chains: Chains,
     pub(super) ready: VecDeque<u32>,
@@ -66,7 +66,7 @@ pub(crate) struct State {
     pub(super) submits: bool,
     /// Entries of its batch follow that were not taken yet.
     pub(super) more_follow: bool,
-    /// A batch is not through: what follows from its entries waits.
+    /// A batch is not finished: the consequences of its entries wait.
     pub(super) is_in_batch: bool,
     /// Cancels that ask the engine: nothing is started before they are answered.
     pub(super) asking: u32,
@@ -74,9 +74,9 @@ pub(crate) struct State {
     pub(super) in_front: [u32; 2],
     /// Tags whose files and buffers have lost their last user.
     pub(super) tags: Vec<u64>,
-    /// Requests that the engine has cancelled, behind the cancel with this key.
+    /// Requests that the engine has cancelled; they end after the cancel with this key.
     pub(super) held: Vec<(u64, u32)>,
-    /// What is done follows from the end of other requests.
+    /// The present action is a consequence of the end of other requests.
     pub(super) stepping: bool,
     pub(crate) files: Option<Slots<File>>,
     pub(super) buffers: Option<Slots<Buffer>>,
@@ -103,18 +103,18 @@ impl State {
     }
 }
 
-/// What the process knows of its part, under the ring's lock.
+/// This process's part in sharing the ring, under the ring's lock.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    /// It is the owner, and busy.
+    /// This process is the owner, and busy.
     pub(super) owns: bool,
     /// Other processes use the ring: the journal is kept, and nothing is left for a waiter.
     pub(super) is_shared: bool,
-    /// The timer for completions that wait for room is set.
+    /// A timer for waiting completions is set.
     pub(super) flushes: bool,
 }
 
-/// What completions, timers and polls know of a ring.
+/// The part of a ring that completions, timers and polls use.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) registry: &'static dyn Registry,
@@ -122,10 +122,10 @@ pub(crate) struct Core {
     pub(crate) flags: u32,
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
-    /// Another descriptor of the ring's eventfd, from when somebody has waited for that on.
+    /// A duplicate of the ring's eventfd, once somebody has waited for that.
     pub(super) eventfd: OnceLock<OwnDescriptor>,
     pub(super) readiness: Readiness,
-    /// The thread that submits (SINGLE_ISSUER), or 0.
+    /// The submitting thread (SINGLE_ISSUER), or 0.
     pub(crate) owner: AtomicI32,
     pub(crate) disabled: AtomicBool,
     pub(super) state: Mutex<State>,
@@ -142,14 +142,14 @@ pub(crate) struct Core {
     pub(super) trying: AtomicU32,
     /// Threads that execute what they submit. Changed under the lock.
     pub(super) executing: AtomicU32,
-    /// Polls that a thread looks at which enters the ring.
+    /// Polls that each thread checks when it enters the ring.
     pub(super) looks: AtomicU32,
     pub(super) handover: Handover,
-    /// The program is told of completions, and may not come to wait.
+    /// The program is notified of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
-    /// Events of polls are left to the thread for polls: several threads wait for completions, or
-    /// one does so where no event wakes it.
+    /// The poll thread takes events. Several threads wait for completions, or one waits where no
+    /// event wakes it.
     pub(super) waits_apart: AtomicBool,
     pub(super) instance: OnceLock<Weak<Instance>>,
 }
@@ -222,7 +222,7 @@ impl Core {
         })
     }
 
-    /// Another ring of this process over the same memory, which it has from its parent.
+    /// A ring of this process over the memory of its parent's ring.
     pub(crate) fn inherit(&self) -> Arc<Self> {
         let params = abi::Params {
             flags: self.flags,
@@ -241,7 +241,7 @@ impl Core {
         self.flags & flag != 0
     }
 
-    /// This thread has entered this ring, as long as the mark lives.
+    /// Marks that this thread has entered this ring, as long as the mark lives.
     pub(crate) fn entered(&self) -> Mark<ENTERED> {
         Mark::new(self)
     }
@@ -250,19 +250,19 @@ impl Core {
         std::ptr::eq(marked(ENTERED), self)
     }
 
-    /// Is this a signal handler, on a thread that has the lock? A handler that waits for the lock
-    /// waits without end.
+    /// Is this a signal handler, on a thread that has the lock? Such a handler must not wait for
+    /// the lock.
     #[inline]
     pub(crate) fn is_held_here(&self) -> bool {
         std::ptr::eq(marked(HELD), self)
     }
 
-    /// Completions that there are, in the ring or not.
+    /// All completions, in the ring or not.
     pub(crate) fn completions(&self) -> u32 {
         self.counts.all(&*self.memory)
     }
 
-    /// Are there completions that are not in the ring yet?
+    /// Are there completions outside of the ring?
     pub(crate) fn has_more(&self) -> bool {
         self.counts.outside() > 0
     }
@@ -305,8 +305,8 @@ impl Core {
     }
 }
 
-/// As long as it lives, this thread is known to have entered a ring ([`ENTERED`]), or to have its
-/// lock or wait for that ([`HELD`]).
+/// While it lives, this thread is marked as having entered a ring ([`ENTERED`]), or as having its
+/// lock or waiting for it ([`HELD`]).
 #[derive(Debug)]
 pub(crate) struct Mark<const KIND: usize> {
     /// The thread's own: each look for it is a call.
@@ -318,7 +318,7 @@ impl<const KIND: usize> Mark<KIND> {
     pub(super) fn new(core: *const Core) -> Self {
         MARKS.with(|marks| {
             let before = marks[KIND].replace(core);
-            // A wait that a signal handler has left by a jump has not put it back.
+            // A wait that a signal handler has left by a jump has not restored it.
             let before = if std::ptr::eq(before, core) { null() } else { before };
             Self { place: &raw const marks[KIND], before }
         })
@@ -338,7 +338,7 @@ impl<const KIND: usize> Drop for Mark<KIND> {
 pub(crate) struct Locked<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) state: MutexGuard<'a, State>,
-    /// Goes after the lock.
+    /// Dropped after the lock.
     pub(super) _holds: Mark<HELD>,
 }
 
@@ -360,7 +360,7 @@ impl Locked<'_> {
         self.core
     }
 
-    /// The request that has this key, if it is still that one.
+    /// The request with this key, if its place was not reused.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         let at = key as u32;
         let request = self.state.requests.get(at as usize)?;
@@ -375,12 +375,12 @@ impl Locked<'_> {
         &mut self.state.requests[at as usize]
     }
 
-    /// The descriptor of a request.
+    /// The descriptor number of a request.
     pub(super) fn number(&mut self, at: u32) -> i32 {
         self.request(at).number()
     }
 
-    /// Requests that have not ended, by number.
+    /// Requests that have not ended, each with its index.
     pub(super) fn live(&self) -> impl Iterator<Item = (u32, &Request)> {
         let all = self.state.requests.iter().enumerate();
         all.filter(|(_, request)| request.stage != Stage::Free)
@@ -421,7 +421,7 @@ impl Locked<'_> {
         self.state.posted.wrapping_add(count)
     }
 
-    /// The engine is to get a request, which [`make_ready`](Self::make_ready) queues.
+    /// A request goes to the engine: [`make_ready`](Self::make_ready) queues it.
     pub(super) fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
         let request = self.request(at);
         request.plan = Plan::Engine(sqe, None);

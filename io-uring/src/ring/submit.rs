@@ -1,5 +1,5 @@
-//! Entries become requests, and requests start: those of a batch, and what follows from the end of
-//! others.
+//! Entries become requests, and requests start: those of a batch, and the consequences of ended
+//! ones.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::chains::{NONE, Step};
 use crate::memory::Word;
 use crate::prepare::{Fields, Plan, Refused};
 
-/// How far a batch has come.
+/// The result of a part of a batch.
 #[derive(Debug)]
 pub(super) enum Submitted {
     All,
@@ -19,13 +19,13 @@ pub(super) enum Submitted {
     Asks,
     /// Another thread has taken the next entry.
     Overtaken,
-    /// By this word, another process has requests in flight.
+    /// The process with this word has requests in flight.
     Held(u64),
 }
 
 impl Locked<'_> {
-    /// Goes on with a batch: consumes up to `count` entries, for a thread or for none (0). `gone`
-    /// is the word of an owner that is gone, or 0.
+    /// Continues a batch: consumes up to `count` entries, for a thread or for none (0). `gone` is
+    /// the word of an owner that has ended, or 0.
     pub(super) fn submit(
         &mut self,
         count: u32,
@@ -79,11 +79,12 @@ impl Locked<'_> {
         };
         batch.consumed += 1;
         self.journal_taken(at, place);
-        // A poller goes on where the batch of a call would end.
+        // A poller continues where the batch of a call would end.
         self.assemble(at, prepared, thread) || core.has(setup::SUBMIT_ALL | setup::SQPOLL)
     }
 
-    /// Makes a request of the entry at a place. `None`: the program's index for it is out of range.
+    /// Makes a request from the entry at a place. `None`: the program's index for it is out of
+    /// range.
     fn accept(&mut self, place: u32, batch: &mut Batch) -> Option<(u32, Result<(), Refused>)> {
         if let Some(Prepared { request, answer, .. }) = batch.take(place) {
             let at = self.take();
@@ -105,7 +106,7 @@ impl Locked<'_> {
         let request = self.request(at);
         (request.refused, request.thread) = (refused, thread);
         let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
-        // Not that of an entry that no ring takes.
+        // Not the flag of an entry that no ring accepts.
         let drains = request.flags & iosqe::DRAIN != 0;
         if refused != 0 && head != NONE {
             // The chain is assembled to its end, and fails as a whole.
@@ -117,15 +118,15 @@ impl Locked<'_> {
         let state = &mut *self.state;
         state.chains.add(&mut state.requests, at, drains);
         if links {
-            // Not even the failed one ends the batch.
+            // Even the failed entry does not end the batch.
             return true;
         }
         self.end_chain();
         refused == 0
     }
 
-    /// Whether the ring, and the chain that is being assembled, take an entry that was prepared:
-    /// 0, or a negative errno.
+    /// Do the ring, and the chain that is being assembled, accept a prepared entry? 0, or a
+    /// negative errno.
     fn judge(&mut self, at: u32, prepared: Result<(), Refused>) -> i32 {
         if let Err(Refused::Malformed(errno)) = prepared {
             self.request(at).flags &= !iosqe::DRAIN;
@@ -148,7 +149,7 @@ impl Locked<'_> {
         if opcode == op::LINK_TIMEOUT && !has_target() { -libc::EINVAL } else { 0 }
     }
 
-    /// Starts chains that were let through.
+    /// Starts chains that may start now.
     fn start_new(&mut self) {
         while self.state.asking == 0
             && let Some(at) = self.state.chains.next_start()
@@ -157,7 +158,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Does what follows from the end of requests, until there is nothing. A batch goes first.
+    /// Takes the steps that follow from ended requests, until there are none. A batch goes first.
     pub(super) fn take_steps(&mut self) {
         if self.state.is_in_batch {
             return;
@@ -179,7 +180,7 @@ impl Locked<'_> {
         let request = self.request(at);
         request.stage = Stage::Here;
         if request.refused != 0 {
-            // A chain that was broken when it was made: hard links do not mend it.
+            // The chain was broken when it was made: hard links do not continue it.
             request.flags &= !iosqe::HARDLINK;
             if request.next != NONE {
                 request.flags |= iosqe::LINK;
@@ -198,7 +199,7 @@ impl Locked<'_> {
             self.make_ready(at);
         }
         let &mut Request { stage, next, .. } = self.request(at);
-        // A call of this thread's cannot be cancelled.
+        // A call on this thread cannot be cancelled.
         if next != NONE && stage != Stage::Here && self.request(next).opcode == op::LINK_TIMEOUT {
             self.set_link_timeout(at, next);
         }
@@ -224,7 +225,8 @@ impl Locked<'_> {
         true
     }
 
-    /// What the engine has not taken over is ready once more; or ends, if nobody executes it.
+    /// Requests that the engine has not accepted are ready once more. Or they end, if nobody
+    /// executes them.
     pub(super) fn take_back(&mut self, keys: &[u64], errno: i32) {
         for at in keys.iter().rev().filter_map(|&key| self.find(key)).collect::<Vec<u32>>() {
             self.request(at).stage = Stage::Ready;

@@ -1,6 +1,6 @@
-//! The state of a ring alone: the test is the program and the engine, and lets timers and polls
-//! happen. Each entry has one last completion, in the order that chains and drains ask for, and
-//! nothing is left in the ring.
+//! Tests the state of a ring alone: the test acts as the program and the engine, and as timers and
+//! polls. Each entry has one last completion, in the order that chains and drains require. Nothing
+//! is left in the ring.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -58,7 +58,7 @@ impl Random {
         self.0 % end
     }
 
-    /// True in this many of a hundred cases.
+    /// True in this many percent of all cases.
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -67,7 +67,7 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// Takes one out.
+    /// Removes a random element.
     fn take<T>(&mut self, of: &mut Vec<T>) -> Option<T> {
         let at = self.below(of.len().max(1) as u64) as usize;
         (at < of.len()).then(|| of.swap_remove(at))
@@ -79,7 +79,7 @@ impl Random {
 struct Sent {
     opcode: u8,
     flags: u8,
-    /// The chain that it belongs to.
+    /// The chain of the entry.
     chain: usize,
     is_multishot: bool,
 }
@@ -93,10 +93,10 @@ struct Model {
     skips: bool,
     sent: Vec<Sent>,
     chains: usize,
-    /// Requests that the engine has, by key, and keys of requests that have ended.
+    /// Requests that the engine has, and requests that have ended, by their keys.
     engine: Vec<u64>,
     ended: Vec<u64>,
-    /// Requests on a socket that are being tried, by key.
+    /// Requests on a socket that are being tried, by their keys.
     tried: Vec<u64>,
     tasks: Vec<Task>,
     reaped: Vec<Cqe>,
@@ -153,7 +153,7 @@ impl Model {
         self.tasks.extend(after.tasks.into_iter().flatten());
     }
 
-    /// An entry of a random kind; what it names may be there or not.
+    /// An entry of a random kind; a request or a file that it names may not exist.
     fn entry(&mut self) -> [u64; 8] {
         let Self { random, sent, .. } = self;
         let operations = [
@@ -175,7 +175,7 @@ impl Model {
         let other = random.below(sent.len() as u64 + 1);
         let (mut addr, mut off, mut len, mut op_flags) = (0, 0, 0, 0);
         match opcode {
-            // One that fails.
+            // A NOP that fails.
             op::NOP if random.chance(20) => (len, op_flags) = (-5i32 as u32, 1),
             op::READ | op::WRITE | op::RECV => (addr, len) = (8, 4),
             op::POLL_ADD => {
@@ -216,7 +216,7 @@ impl Model {
         [first, off, addr, third, user_data, 0, 0, 0]
     }
 
-    /// Submits some entries. Those behind a refused one stay, and are taken back.
+    /// Submits some entries. Entries after a refused one stay in the queue, and are taken back.
     fn submit(&mut self) {
         let tail = self.core.memory.word(Word::SqTail).load(Ordering::Relaxed);
         let count = 1 + self.random.below(ENTRIES.into()) as u32;
@@ -249,7 +249,7 @@ impl Model {
         self.core.memory.word(Word::SqTail).store(tail, Ordering::Release);
     }
 
-    /// The engine takes over some of the requests that are ready, or none.
+    /// The engine accepts some of the ready requests, or none.
     fn take_over(&mut self, most: u64) {
         let mut keys = Vec::new();
         self.with(|locked| {
@@ -280,7 +280,7 @@ impl Model {
         }
     }
 
-    /// A try of a request on a socket has come to its end.
+    /// A try of a request on a socket ends.
     fn try_ends(&mut self, outcomes: &[Tried]) {
         if let Some(key) = self.random.take(&mut self.tried) {
             let tried = self.random.one_of(outcomes);
@@ -288,7 +288,7 @@ impl Model {
         }
     }
 
-    /// A timer or a poll of some request happens; or of one that has ended.
+    /// A timer or a poll of some request occurs, perhaps of one that has ended.
     fn happen(&mut self) {
         let mut waiting: Vec<(u64, Stage)> = self.with(|locked| {
             let all: Vec<(u32, Stage)> = locked.live().map(|(at, one)| (at, one.stage)).collect();
@@ -311,7 +311,7 @@ impl Model {
     fn poll(&mut self, key: u64) {
         self.with(|locked| {
             if let Some(at) = locked.find(key) {
-                // The service has told of it, and does not watch it any more.
+                // The service has signalled it, and no longer watches it.
                 if let (Some(_), Stage::Poll(poll)) =
                     (locked.request(at).line, locked.request(at).stage)
                 {
@@ -447,7 +447,7 @@ impl Model {
 
     /// Each entry has its completions, in their order.
     fn check(&self) {
-        // The place of the last completion, by number.
+        // The index of the last completion, by entry.
         let mut last: HashMap<usize, usize> = HashMap::new();
         for (at, cqe) in self.reaped.iter().enumerate() {
             let number = cqe.user_data as usize;
@@ -459,7 +459,7 @@ impl Model {
                 assert!(sent.is_multishot, "{cqe:?} of {sent:?}");
             }
         }
-        // Chains that may leave out completions, and chains of which an entry was refused.
+        // Chains that may omit completions, and chains with a refused entry.
         let (mut quiet, mut refused) = (HashSet::new(), HashSet::new());
         for (number, sent) in self.sent.iter().enumerate() {
             quiet.extend((sent.flags & iosqe::CQE_SKIP != 0).then_some(sent.chain));
@@ -479,8 +479,8 @@ impl Model {
                 assert!(!last.get(&number).is_some_and(is_late), "{number} is late: {pair:?}");
             }
         }
-        // What drains waits for all before it, and all after it wait for it. What is refused waits
-        // for nothing.
+        // A drained entry waits for all earlier ones, and all later ones wait for it. A refused one
+        // waits for nothing.
         let waits = |chain| !quiet.contains(chain) && !refused.contains(chain);
         for (number, sent) in self.sent.iter().enumerate() {
             let alone = self.sent.iter().filter(|other| other.chain == sent.chain).count() == 1;

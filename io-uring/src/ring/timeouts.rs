@@ -1,4 +1,4 @@
-//! Timeouts of a ring's requests: set, due, changed.
+//! Timeouts of a ring's requests: setting, expiry, changes.
 
 use super::state::Locked;
 use super::types::{Request, Stage};
@@ -7,7 +7,7 @@ use crate::chains::NONE;
 use crate::prepare::{Plan, Timing};
 use crate::sys;
 
-/// When a timeout of this time and with these flags is over, if it starts now: nanoseconds of
+/// The time when a timeout with this time and these flags expires, if it starts now: nanoseconds of
 /// CLOCK_MONOTONIC.
 fn due(time: u64, flags: u32) -> u64 {
     let clock = match flags & timeout::CLOCKS {
@@ -43,7 +43,7 @@ impl Locked<'_> {
         }
         let Plan::LinkTimeout(mut timing) = self.request(at).plan.clone() else { return };
         timing.deadline = due(timing.period, timing.flags);
-        // Without a timer it is cancelled when its target has ended.
+        // Without a timer, the linked timeout is cancelled when its target has ended.
         let Ok(timer) = self.set_timer(timing.deadline, self.key(at)) else { return };
         let request = self.request(at);
         request.plan = Plan::LinkTimeout(timing);
@@ -58,7 +58,7 @@ impl Locked<'_> {
             (Stage::Timer(_), Plan::Timeout(timing)) => self.timeout_fired(at, timing),
             (Stage::LinkTimer(_), Plan::LinkTimeout(_)) => {
                 let target = self.request(at).target;
-                // The chain goes on without it.
+                // The chain continues without the timeout.
                 let after = self.request(at).next;
                 if target != NONE {
                     self.request(target).timeout = NONE;

@@ -1,4 +1,4 @@
-//! What the parts of a ring hand to each other: requests, mail, tasks.
+//! The types that the parts of a ring share: requests, mail, tasks.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,12 +20,12 @@ use crate::timers::Timer;
 /// A number, and the events that are waited for: requests on a socket stand in line for that.
 pub(super) type Line = (i32, i16);
 
-/// How a call on a socket is told of what happens from then on. A socket may stay ready, and the
-/// call would wait all the same: an error queue is not empty, say.
+/// How a call on a socket is notified of later events. A socket may stay ready although the call
+/// would wait, for example with an empty error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edges {
     pub(super) poll: Poll,
-    /// Something has happened since the last try was begun.
+    /// An event has occurred since the last try began.
     pub(super) again: bool,
 }
 
@@ -35,32 +35,33 @@ pub(super) struct Taken {
     /// [`BufferGroup::id`](crate::buffers::BufferGroup::id).
     pub(super) group: u64,
     pub(super) buffer: Provided,
-    /// It is not given back, whatever the result.
+    /// The buffer is not given back, whatever the result.
     pub(super) stays: bool,
 }
 
-/// Where a request is.
+/// The stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Free,
-    /// Behind another one of its chain, or of a chain that waits.
+    /// Behind another request of its chain, or in a chain that waits.
     Waits,
-    /// To be handed to the engine.
+    /// About to be handed to the engine.
     Ready,
-    /// In line for a socket, or for a group of buffers, behind another one.
+    /// In line for a socket, or for a group of buffers, behind another request.
     Behind,
     /// A read, or a call on a socket, is tried without the lock and without waiting; or a write is
     /// executed by its submitter.
     Tried,
-    /// With the engine.
+    /// The engine has the request.
     Engine,
     Poll(Poll),
     Timer(Option<Timer>),
     /// A linked timeout whose target is being executed.
     LinkTimer(Timer),
-    /// Ends in this very call.
+    /// The request ends in this call.
     Here,
-    /// Cancelled, or a timeout that is over: its completion follows that of what has ended it.
+    /// Cancelled, or an expired timeout: its completion follows that of the request that has ended
+    /// it.
     Ends,
     /// As [`Ends`](Self::Ends), and no cancel finds it: it was removed.
     Removed,
@@ -85,29 +86,29 @@ pub(super) struct Request {
     pub(super) user_data: u64,
     pub(super) fd: i32,
     pub(super) plan: Plan,
-    /// What preparation has refused.
+    /// The errno with which preparation has refused it.
     pub(super) refused: i32,
-    /// The next of its chain.
+    /// The next request of its chain.
     pub(super) next: u32,
-    /// The linked timeout that is set for it.
+    /// Its linked timeout.
     pub(super) timeout: u32,
-    /// The request that this linked timeout is set for.
+    /// The target of this linked timeout.
     pub(super) target: u32,
     pub(super) file: Option<Arc<Registered<File>>>,
     pub(super) buffer: Option<Arc<Registered<Buffer>>>,
-    /// As many bytes are success.
+    /// The number of bytes that counts as success.
     pub(super) expected: i32,
     pub(super) iov: Vec<libc::iovec>,
     pub(super) call: Option<Box<Call>>,
-    /// The thread that has submitted the call, where threads may have rights of their own.
+    /// The thread that has submitted the call, if threads may have rights of their own.
     pub(super) submitter: i32,
-    /// The thread that has submitted it: as [`threads::enters`](crate::threads::enters) has it.
+    /// The thread that has submitted it, from [`threads::enters`](crate::threads::enters).
     pub(super) thread: u32,
-    /// The slot that an opened file goes into.
+    /// The slot for an opened file.
     pub(super) target_slot: Option<u32>,
     /// The registered file that a splice reads from.
     pub(super) source: Option<Arc<Registered<File>>>,
-    /// Where it stands in line for a socket.
+    /// Its line for a socket.
     pub(super) line: Option<Line>,
     pub(super) edges: Option<Edges>,
     /// The group that it takes a buffer of, and the buffer that it has.
@@ -117,11 +118,11 @@ pub(super) struct Request {
     pub(super) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
     pub(super) quiet: bool,
-    /// A multishot poll of a ring, or of an epoll, which may have one.
+    /// A multishot poll of a ring, or of an epoll, which may contain a ring.
     pub(super) is_of_rings: bool,
     /// [`State::counted_up`] when this poll began.
     pub(super) counted_up: u32,
-    /// A poll that a thread which enters the ring looks at.
+    /// A poll that each thread checks when it enters the ring.
     pub(super) looked_at: bool,
     /// Nothing is started before this cancel is answered.
     pub(super) asks: bool,
@@ -169,12 +170,12 @@ impl Request {
         }
     }
 
-    /// The descriptor that it is on.
+    /// Its descriptor number.
     pub(super) fn number(&self) -> i32 {
         self.file.as_ref().map_or(self.fd, |file| file.number())
     }
 
-    /// What the engine executes its call by.
+    /// The engine's request for its call.
     pub(super) fn call_sqe(&self) -> Sqe {
         let call = self.call.as_deref();
         let off = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
@@ -182,7 +183,7 @@ impl Request {
         Sqe { opcode: CALL, addr, off: off as u64, ..Sqe::nop() }
     }
 
-    /// Has it a call that is judged by the rights of the thread that makes it?
+    /// Has it a call that depends on the rights of the calling thread?
     pub(super) fn is_judged(&self) -> bool {
         self.call.as_deref().is_some_and(Call::is_judged)
     }
@@ -210,7 +211,7 @@ impl Links for Vec<Request> {
     }
 }
 
-/// A cancel that concerns requests which are with the engine.
+/// A cancel of requests that the engine has.
 #[derive(Debug)]
 pub(super) struct CancelJob {
     pub(super) keys: Vec<u64>,
@@ -224,7 +225,7 @@ pub(super) struct CancelJob {
 
 impl CancelJob {
     /// The result of the request that has asked for it. `done` requests were cancelled in all, and
-    /// `last` is the engine's answer about the last one.
+    /// `last` is the engine's last answer.
     pub(super) fn answer(&self, done: i32, last: i32) -> i32 {
         match () {
             () if self.all => done,
@@ -238,17 +239,17 @@ impl CancelJob {
 /// What is done without the lock.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// The engine is asked.
+    /// Asks the engine to cancel.
     Cancel(CancelJob),
-    /// A call of this very thread, with its rights. The result ends the request that has this key.
+    /// A call of this thread, with its rights. Its result ends the request with this key.
     Call(u64, Box<Call>),
-    /// A call on a socket is tried, for the request that has this key.
+    /// Tries a call on a socket, for the request with this key.
     Try(u64, i32, Arc<Socket>),
-    /// A file that nobody uses any more is let go of.
+    /// Drops a file that nobody uses any more.
     Drop(File),
-    /// Another ring gets a parcel, for the request that has this key.
+    /// Sends a parcel to another ring, for the request with this key.
     Send { key: u64, to: Arc<dyn Peer>, parcel: Parcel },
-    /// A parcel was read, and its sender gets the result.
+    /// A parcel was read: its sender gets the result.
     Answer(Sender, i32),
 }
 
@@ -261,7 +262,7 @@ pub(super) struct Try {
     pub(super) result: Option<i32>,
 }
 
-/// What threads that do not wait for the lock have to say.
+/// Messages from threads that do not wait for the lock.
 #[derive(Debug)]
 pub(super) enum Mail {
     /// A request has ended, with its result.
@@ -271,43 +272,44 @@ pub(super) enum Mail {
     Timer(u64),
     /// Requests whose descriptors are ready, with their events.
     Polls(Events),
-    /// A parcel of another ring's, and who is answered.
+    /// A parcel from another ring, and the sender.
     Parcel(Box<(Parcel, Sender)>),
-    /// The engine has not taken these requests over, for want of room (`-EAGAIN`) or for good.
+    /// The engine has not accepted these requests, because there is no room (`-EAGAIN`) or for
+    /// good.
     Refused(Vec<u64>, i32),
 }
 
-/// What one ring sends to another.
+/// A message from one ring to another.
 #[derive(Debug)]
 pub(crate) struct Parcel {
-    /// The completion that it makes there.
+    /// The completion in the other ring.
     pub(crate) cqe: Cqe,
-    /// A file for a slot there, or for any. The slot is the result then.
+    /// A file for a slot there, or for any slot, whose number is the result.
     pub(crate) file: Option<(File, u32)>,
     /// It makes no completion.
     pub(crate) skips: bool,
 }
 
-/// A ring, and its request that is answered, by its key.
+/// A ring, and the key of its request that gets the answer.
 pub(crate) type Sender = (Arc<dyn Peer>, u64);
 
-/// A ring that others send parcels to. None of these waits for its lock.
+/// A ring that others send parcels to. None of these methods waits for its lock.
 pub(crate) trait Peer: fmt::Debug + Send + Sync {
-    /// Reads a parcel: the result of the request that has sent it. `None`: another thread has the
-    /// lock, reads the parcel and answers.
+    /// Reads a parcel. Returns the result for the request that has sent it. `None`: another thread
+    /// has the lock, reads the parcel and answers.
     fn receive(self: Arc<Self>, parcel: Parcel, from: Sender) -> Option<i32>;
     /// The result of its request that has sent a parcel.
     fn answer(self: Arc<Self>, key: u64, result: i32);
 }
 
-/// What a ring asks about all rings of its process, by the numbers of their descriptors.
+/// Questions about all rings of the process, by their descriptor numbers.
 pub(crate) trait Registry: fmt::Debug + Send + Sync {
-    /// Does this number stand for a ring?
+    /// Does this number name a ring?
     fn has(&self, fd: i32) -> bool;
-    /// The ring that this number stands for.
+    /// The ring that this number names.
     fn peer(&self, fd: i32) -> Option<Arc<dyn Peer>>;
     /// A descriptor is watched by epoll, a poll or the like.
     fn is_polled(&self, fd: i32);
-    /// Is the descriptor of any ring watched so?
+    /// Is the descriptor of any ring watched in this way?
     fn any_is_polled(&self) -> bool;
 }

@@ -1,5 +1,5 @@
-//! Threads that wait: for completions, also of requests that other processes have in flight, or for
-//! the end of any request.
+//! Waiting threads. They wait for completions, also of other processes' requests, or for the end of
+//! any request.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::state::Core;
 use crate::shared::process;
 use crate::sys;
 
-/// After this the thread looks whether the owner is gone; from then on after twice as much each
-/// time, up to the other.
+/// After the first time, the thread checks whether the owner has ended. Each further time is twice
+/// as long, up to the second.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOK_MOST: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// Completions that a wait for `min` misses. Any timeout ends the wait that has not been
-    /// counted in `timeouts`.
+    /// The number of completions that a wait for `min` lacks. A timeout that was not counted in
+    /// `timeouts` ends the wait.
     pub(crate) fn missing(&self, min: u32, timeouts: u32) -> u32 {
         if self.waits_for_others() {
             return 0;
@@ -27,13 +27,13 @@ impl Core {
         self.missing_of_all(min, timeouts)
     }
 
-    /// As [`missing`](Self::missing), whichever process they come from.
+    /// As [`missing`](Self::missing), with the completions of all processes.
     pub(crate) fn missing_of_all(&self, min: u32, timeouts: u32) -> u32 {
         let waits = self.memory.page().timeouts.load(Ordering::Acquire) == timeouts;
         if waits { min.saturating_sub(self.completions()) } else { 0 }
     }
 
-    /// What ends the wait of [`Core::missing`].
+    /// The event that ends the wait of [`Core::missing`].
     pub(crate) fn concern(&self, min: u32, timeouts: u32) -> Concern {
         let words = [std::ptr::from_ref(self) as u64, min.into(), timeouts.into()];
         // SAFETY: what takes the completions of the engine's context holds this.
@@ -46,13 +46,13 @@ impl Core {
         }
     }
 
-    /// Has this process nothing in flight on a ring that others use? Then its engine has nothing
-    /// to wait for.
+    /// Has this process nothing in flight on a shared ring? Then its engine has nothing to wait
+    /// for.
     pub(crate) fn waits_for_others(&self) -> bool {
         self.memory.page().is_shared() && self.taken.load(Ordering::Acquire) == self.ended()
     }
 
-    /// Waits until [`ended`](Self::ended) says more than that.
+    /// Waits until [`ended`](Self::ended) is more than that.
     pub(crate) fn wait_for_end(
         &self,
         instance: &Instance,
@@ -84,9 +84,8 @@ impl Core {
         self.memory.page().busy_other(self.me)
     }
 
-    /// Waits for `min` completions, or for a timeout's that is not counted in `timeouts`.
-    /// `deadline` is in nanoseconds of CLOCK_MONOTONIC, and `mask` is in force while the thread
-    /// sleeps.
+    /// Waits for `min` completions, or for a timeout that is not counted in `timeouts`. `deadline`
+    /// is in nanoseconds of CLOCK_MONOTONIC, and `mask` is set while the thread sleeps.
     ///
     /// # Errors
     /// `-ETIME`, `-EINTR`; `-EBADF` if the ring is closed meanwhile.
@@ -126,8 +125,8 @@ impl Core {
         }
     }
 
-    /// A thread that waits has seen that the owner with this word is gone: what that has left
-    /// ends.
+    /// A waiting thread has seen that the owner with this word has ended: ends the requests that it
+    /// has left.
     pub(super) fn end_what_is_left(self: &Arc<Self>, gone: u64) {
         // If another process is quicker, that one does it.
         let _ = self.with(|locked| locked.claim(gone));

@@ -1,4 +1,4 @@
-//! Which descriptors the epoll of all rings watches, and for which polls.
+//! The descriptors that the epoll of all rings watches, and the polls of each.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -10,13 +10,13 @@ use uringlet::front::OwnDescriptor;
 use crate::numbers::ByNumber;
 use crate::sys;
 
-/// Requests by their keys, and the events that they are told of.
+/// Requests by their keys, each with the events for it.
 pub(crate) type Events = Vec<(u64, u32)>;
 
-/// What is told of events: a ring.
+/// The receiver of events: a ring.
 pub(crate) trait Watcher: fmt::Debug + Send + Sync {
-    /// The requests with these keys watch descriptors that are ready, with these events. Gives what
-    /// is to be done when no lock is held.
+    /// The requests with these keys watch descriptors that are ready, with these events. Returns
+    /// work to be done without a lock.
     fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()>;
 }
 
@@ -24,12 +24,12 @@ pub(crate) trait Watcher: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     pub(crate) events: u32,
-    /// It stays after an event, and tells of the next edge.
+    /// Multishot: the poll stays after an event, and reports the next edge.
     pub(crate) multi: bool,
 }
 
 impl Watch {
-    /// What is watched for the events that a program asks for.
+    /// The watch for the events that a program asks for.
     pub(crate) fn of(events: u32, multi: bool) -> Self {
         const OURS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
         Self { events: events & !OURS & 0xffff, multi }
@@ -43,29 +43,28 @@ pub(super) struct Member {
     pub(super) watcher: Arc<dyn Watcher>,
 }
 
-/// Polls that one registration serves: all of a number that tell once, or one that tells many
-/// times.
+/// Polls that one registration serves: all one-shot polls of a number, or one multishot poll.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The number that is registered: the program's, or that of `copy`.
+    /// The registered number: the program's, or that of `copy`.
     pub(super) fd: i32,
     copy: Option<OwnDescriptor>,
-    /// The program's number, as it was.
+    /// The program's number at the registration.
     number: i32,
     pub(super) multi: bool,
-    /// The events that the epoll looks for: none after it has told of some (`EPOLLONESHOT`).
+    /// The events that the epoll watches: none after it has reported some (`EPOLLONESHOT`).
     pub(super) armed: u32,
-    /// By ring and request.
+    /// The polls by ring and request.
     pub(super) members: ByNumber<(usize, u64), Member>,
 }
 
 impl Group {
-    /// What the epoll is to be told.
+    /// The events for the epoll.
     pub(super) fn mask(&self) -> u32 {
         self.armed | if self.multi { libc::EPOLLET as u32 } else { libc::EPOLLONESHOT as u32 }
     }
 
-    /// Takes the members out that are to be told of these events. One that tells many times stays.
+    /// Removes the members that are to be told of these events. A multishot one stays.
     fn take_ready(&mut self, seen: u32, found: &mut Found) {
         if self.multi {
             self.members.iter().for_each(|(&(_, key), one)| found.add(&one.watcher, key, seen));
@@ -84,7 +83,7 @@ pub(super) struct Found(pub(super) Vec<(Arc<dyn Watcher>, Events)>);
 
 impl Found {
     fn add(&mut self, watcher: &Arc<dyn Watcher>, key: u64, seen: u32) {
-        // Most often that of the last one.
+        // Most often the ring of the last event.
         let is_it = |(other, _): &&mut (Arc<dyn Watcher>, _)| Arc::ptr_eq(other, watcher);
         match self.0.iter_mut().rev().find(is_it) {
             Some((_, events)) => events.push((key, seen)),
@@ -93,26 +92,27 @@ impl Found {
     }
 }
 
-/// Members are of more rings than one, or were.
+/// The members are of several rings, or were.
 pub(super) const SEVERAL: usize = usize::MAX;
 
-/// The epoll, and what is registered in it.
+/// The epoll, and its registrations.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     epoll: Option<OwnDescriptor>,
     /// An eventfd, for the thread that has the seat.
     bell: Option<OwnDescriptor>,
     pub(super) alive: bool,
-    /// One of the program's own number that has lost its last member stays, for the next poll.
+    /// A group under the program's own number that has lost its last member stays, for the next
+    /// poll.
     pub(super) groups: ByNumber<u64, Group>,
-    /// Groups that take more members, by the program's number.
+    /// Groups that accept more members, by the program's number.
     pub(super) open: ByNumber<i32, u64>,
-    /// Registered under the program's own number.
+    /// Groups that are registered under the program's own number.
     pub(super) plain: ByNumber<i32, u64>,
     next: u64,
-    /// Groups that have members.
+    /// The number of groups with members.
     pub(super) live: usize,
-    /// The ring that all members are of, by its address; or [`SEVERAL`].
+    /// The ring of all members, by its address; or [`SEVERAL`].
     pub(super) ring: usize,
 }
 
@@ -125,11 +125,11 @@ impl Groups {
                 [epoll, bell].into_iter().filter(|&fd| fd >= 0).for_each(|fd| _ = sys::close(fd));
                 return Err(epoll.min(bell));
             }
-            // Out of the way of the numbers that programs expect.
+            // Under numbers that programs do not expect.
             let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
                 Some(own) => {
-                    // Not as the program's: that asks all rings, whose locks others have that wait
-                    // for this one.
+                    // Not closed as the program's: that asks all rings, and their locks may be held
+                    // by threads that wait for this one.
                     sys::close(fd);
                     own
                 }
@@ -145,7 +145,7 @@ impl Groups {
         self.made().map(|[epoll, _]| epoll)
     }
 
-    /// The group of a number that takes one more member, which the epoll then looks for.
+    /// Adds a poll to the group of a number, and has the epoll watch its events.
     pub(super) fn join(&mut self, epoll: i32, fd: i32, watch: Watch) -> Option<u64> {
         let token = *self.open.get(&fd).filter(|_| !watch.multi)?;
         let group = self.groups.get_mut(&token)?;
@@ -156,7 +156,7 @@ impl Groups {
         {
             return Some(token);
         }
-        // The number stands for another file by now.
+        // The number names another file now.
         self.forget_number(fd, token);
         None
     }
@@ -183,7 +183,7 @@ impl Groups {
         let (token, mask) = (self.next, group.mask());
         let mut answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, registered, mask, token);
         if answer == -libc::EEXIST {
-            // Of a group that is forgotten.
+            // The number of a group that is forgotten.
             answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, registered, mask, token);
         }
         if answer < 0 {
@@ -199,7 +199,7 @@ impl Groups {
         Ok(token)
     }
 
-    /// A group has told of events.
+    /// The epoll has reported events of a group.
     pub(super) fn happened(&mut self, token: u64, seen: u32, found: &mut Found) {
         let Some(group) = self.groups.get_mut(&token) else { return };
         let had_members = !group.members.is_empty();
@@ -220,7 +220,7 @@ impl Groups {
     pub(super) fn is_empty_now(&mut self, token: u64) {
         self.live -= 1;
         let Some(group) = self.groups.get_mut(&token) else { return };
-        // The number may stand for another file when it is polled again: the epoll is told.
+        // The number may name another file when it is polled again: the epoll is told.
         group.armed = 0;
         if group.multi || group.copy.is_some() {
             let (fd, number) = (group.fd, group.number);
@@ -231,7 +231,7 @@ impl Groups {
         }
     }
 
-    /// A number leads to this group no more. The group is forgotten if it has no members.
+    /// A number no longer leads to this group. The group is removed if it has no members.
     fn forget_number(&mut self, fd: i32, token: u64) {
         for numbers in [&mut self.plain, &mut self.open] {
             if numbers.get(&fd) == Some(&token) {
@@ -243,7 +243,7 @@ impl Groups {
         }
     }
 
-    /// A number is about to stand for another file.
+    /// A number is about to name another file.
     pub(super) fn leave_number(&mut self, epoll: i32, fd: i32) {
         self.open.remove(&fd);
         let Some(token) = self.plain.remove(&fd) else { return };
@@ -252,7 +252,7 @@ impl Groups {
             self.groups.remove(&token);
             return;
         }
-        // Without a free descriptor, no more events are told.
+        // Without a free descriptor, no more events are reported.
         if let Some(copy) = OwnDescriptor::duplicate(fd) {
             let (number, mask) = (copy.number(), group.mask());
             sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, mask, token);

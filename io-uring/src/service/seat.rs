@@ -1,36 +1,37 @@
-//! The seat of a thread that waits in io_uring_enter(2), and takes events itself meanwhile.
+//! The seat: a thread that waits in io_uring_enter(2) takes events itself meanwhile.
 //!
-//! It is a hint, and nothing is lost by it: the thread for all polls sleeps on the same epoll, and
-//! events stay there until they are taken. That thread only leaves them alone for a while, as long
-//! as waiters come and go. What is left then, it takes.
+//! It is a hint, and a mistake loses nothing. The poll thread sleeps on the same epoll, and events
+//! stay there until they are taken. That thread only leaves events alone for a while, as long as
+//! waiters come and go. Then it takes those that are left.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 
-/// The holder has not come for events: it executes something else, or is gone (siglongjmp(3)).
+/// The holder has not come for events: it executes something else, or has left by a jump
+/// (siglongjmp(3)).
 const LATE: u32 = 1 << 31;
 
 #[derive(Debug, Default)]
 pub(super) struct Seat {
-    /// The thread that has it (gettid(2)), or 0.
+    /// The thread that has the seat (gettid(2)), or 0.
     holder: AtomicU32,
-    /// How many times it was left.
+    /// How many times the seat was left.
     turns: AtomicU32,
 }
 
 impl Seat {
-    /// The calling thread is about to sleep until events come. False: another one has the seat.
+    /// The calling thread is about to sleep until events come. False: another thread has the seat.
     pub(super) fn take(&self) -> bool {
         let me = sys::thread_id() as u32;
         let exchange =
             |from| self.holder.compare_exchange(from, me, Ordering::Acquire, Ordering::Relaxed);
-        // It has left its sleep by a jump, or is in a signal handler.
+        // The thread has left its sleep by a jump, or is in a signal handler.
         let is_its_own = |now| now & !LATE == me && exchange(now).is_ok();
         exchange(0).map_or_else(is_its_own, |_| true)
     }
 
-    /// The thread that has it sleeps no more.
+    /// The thread that has the seat no longer sleeps.
     pub(super) fn leave(&self) {
         let me = sys::thread_id() as u32;
         self.turns.fetch_add(1, Ordering::Relaxed);
@@ -38,18 +39,18 @@ impl Seat {
         let _ = self.holder.fetch_update(Ordering::Release, Ordering::Relaxed, is_its_own);
     }
 
-    /// Changes while waiters come and go.
+    /// A number that changes while waiters come and go.
     pub(super) fn turns(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// May a thread have it that takes events?
+    /// May the seat be held by a thread that takes events?
     pub(super) fn is_taken(&self) -> bool {
         let holder = self.holder.load(Ordering::Relaxed);
         holder != 0 && holder & LATE == 0
     }
 
-    /// The thread that may have it has not come for events.
+    /// The thread that may have the seat has not come for events.
     pub(super) fn is_late(&self) {
         let late = |now| (now != 0).then_some(now | LATE);
         let _ = self.holder.fetch_update(Ordering::Relaxed, Ordering::Relaxed, late);

@@ -1,8 +1,9 @@
-//! What a ring that several processes use has in flight, in memory that outlives the owner: the
-//! process that adopts a ring completes what a killed owner has left.
+//! The journal of a ring that several processes use: its requests in flight, in memory that
+//! outlives the owner. The process that adopts a ring completes requests that a killed owner has
+//! left.
 //!
 //! Each step is one store, so that a process can be killed between any two. The owner of the ring
-//! makes them, one thread at a time:
+//! makes the steps, one thread at a time:
 //!
 //! | step | the record says | if the owner is killed then, the entry |
 //! |---|---|---|
@@ -15,13 +16,13 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// What a record says, in its upper half; the lower one has a place in a queue.
+/// The state of a record, in its upper half; the lower half has a place in a queue.
 const TAKING: u64 = 1 << 32;
 const LIVE: u64 = 2 << 32;
 const POSTING: u64 = 3 << 32;
 const KIND: u64 = !0 << 32;
 
-/// Zeroed at first: free.
+/// Initially zero: free.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Record {
@@ -30,8 +31,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// An entry at a place of the submission queue was read. The queue's head is to follow, and
-    /// then [`taken`](Self::taken).
+    /// An entry at a place of the submission queue was read. The queue's head follows, and then
+    /// [`taken`](Self::taken).
     pub(crate) fn take(&self, place: u32, user_data: u64) {
         self.user_data.store(user_data, Ordering::Relaxed);
         self.state.store(TAKING | u64::from(place), Ordering::Release);
@@ -56,8 +57,8 @@ impl Record {
         self.state.store(0, Ordering::Release);
     }
 
-    /// What a killed owner has left, given how far both queues are: the `user_data` of a request
-    /// that was in flight. A record of which nothing has to be completed is free.
+    /// The request that a killed owner has left, given the positions of both queues: its
+    /// `user_data`. A record without a request to complete is free.
     pub(crate) fn left(&self, sq_head: u32, cq_tail: u32) -> Option<u64> {
         let state = self.state.load(Ordering::Acquire);
         let (kind, place) = (state & KIND, state as u32);
@@ -87,8 +88,8 @@ mod tests {
         Record { state: AtomicU64::new(0), user_data: AtomicU64::new(0) }
     }
 
-    /// One request through an owner that is killed after `steps` stores, and what the next owner
-    /// makes of it. Gives the completions: the owner's, and -ECANCELED.
+    /// One request of an owner that is killed after `steps` stores, and what the next owner does.
+    /// Returns the completions: the owner's, and -ECANCELED.
     fn killed_after(steps: usize, place: u32) -> (u32, u32) {
         let (record, mut head, mut tail) = (record(), place, place);
         let stores: [Store<'_>; 6] = [

@@ -1,19 +1,19 @@
-//! What processes that share a ring tell each other, in a page beside those of the ring: who
-//! executes its requests, how far both queues are, and that somebody sleeps.
+//! The words that processes sharing a ring exchange, in a page beside the ring's own. They say who
+//! executes its requests, how far both queues are, and whether a thread sleeps.
 //!
 //! A ring has one owner at a time: the process that has submitted to it last. The owner is *busy*
 //! while it has requests in flight. Another process that submits replaces an owner that is idle, or
-//! gone.
+//! has ended.
 //!
-//! The page is not given to the program, but it lies in the memory of every process that has the
-//! ring. What is read from it may be anything: it is only compared, masked, or bounded.
+//! The program does not map the page, but it is in the memory of every process that has the ring.
+//! Its values may be anything: they are only compared, masked, or bounded.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// In the word of the owner, beside its identity: it has requests in flight.
+/// A bit of the owner's word: it has requests in flight.
 pub(crate) const BUSY: u64 = 1;
 
-/// Zeroed at first.
+/// Initially zero.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Page {
@@ -21,24 +21,25 @@ pub(crate) struct Page {
     owner: AtomicU64,
     /// More than one process has used the ring.
     shared: AtomicU32,
-    /// Entries taken from the submission queue.
+    /// The number of entries taken from the submission queue.
     pub(crate) sq_head: AtomicU32,
-    /// Completions in the completion queue so far. Sleepers of all processes sleep on it.
+    /// The number of completions in the completion queue so far. Sleepers of all processes sleep on
+    /// it.
     pub(crate) cq_tail: AtomicU32,
-    /// Somebody sleeps, or is about to.
+    /// A thread sleeps, or is about to.
     sleepers: AtomicU32,
-    /// Completions of timeouts so far: any of them ends every wait.
+    /// The number of completions of timeouts so far: each ends every wait.
     pub(crate) timeouts: AtomicU32,
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The caller was the owner.
+    /// The caller was the owner before.
     Kept,
-    /// It is, now. The former one has left requests behind if it was busy.
+    /// The caller is the owner now. The former owner has left requests if it was busy.
     Adopted { was_busy: bool },
-    /// Another process is, by this word, and is busy.
+    /// The process with this word is the owner, and busy.
     Held(u64),
 }
 
@@ -49,7 +50,7 @@ impl Page {
     }
 
     /// The process `me` is about to have requests in flight. `gone` is the word of an owner that is
-    /// known to be gone, or 0.
+    /// known to have ended, or 0.
     pub(crate) fn claim(&self, me: u64, gone: u64) -> Claim {
         let mut now = self.owner.load(Ordering::Relaxed);
         loop {
@@ -60,7 +61,7 @@ impl Page {
             if was_busy && now != gone {
                 return Claim::Held(now);
             }
-            // Acquire: of what the former owner has written.
+            // Acquire: what the former owner has written.
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
             match self.owner.compare_exchange_weak(now, me | BUSY, success, failure) {
                 Ok(_) if is_mine => return Claim::Kept,
@@ -70,8 +71,8 @@ impl Page {
         }
     }
 
-    /// The owner `me` has nothing in flight any more. In a shared ring, a process that was taken to
-    /// be gone by mistake changes nothing.
+    /// The owner `me` has nothing in flight any more. In a shared ring, a process that was replaced
+    /// by mistake changes nothing.
     #[inline]
     pub(crate) fn release(&self, me: u64) {
         if !self.is_shared() {
@@ -81,7 +82,7 @@ impl Page {
         let _ = self.owner.compare_exchange(me | BUSY, me, success, failure);
     }
 
-    /// The word of an owner that is busy and another one than `me`.
+    /// The word of a busy owner other than `me`.
     pub(crate) fn busy_other(&self, me: u64) -> Option<u64> {
         let now = self.owner.load(Ordering::Relaxed);
         (now & BUSY != 0 && now & !BUSY != me).then_some(now)
@@ -97,14 +98,14 @@ impl Page {
         self.shared.load(Ordering::Relaxed) != 0
     }
 
-    /// The caller is about to look at the queue, and then to sleep while the tail stays.
+    /// The caller is about to check the queue, and then to sleep while the tail is unchanged.
     pub(crate) fn announce(&self) {
         self.sleepers.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Are sleepers to be woken? Asked after a post, behind a fence. Sleepers that go on
-    /// announce themselves again: one that was killed is not waited for.
+    /// Must sleepers be woken? Asked after a post, and after a fence. Sleepers that continue
+    /// announce themselves again: a killed one is not waited for.
     #[inline]
     pub(crate) fn takes_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) != 0 && self.sleepers.swap(0, Ordering::Relaxed) != 0
@@ -164,13 +165,13 @@ mod loom_models {
         }
     }
 
-    /// What the owner alone does: a load and a store, which two at a time would spoil.
+    /// Only the owner does this: a load and a store, which two threads at a time would spoil.
     fn post(page: &Page) {
         let tail = page.cq_tail.load(Ordering::Relaxed);
         page.cq_tail.store(tail + 1, Ordering::Relaxed);
     }
 
-    /// Submits one request that ends at once, if the ring is not held.
+    /// Submits one request that ends at once, if no other process holds the ring.
     fn one(page: &Page, me: u64) -> u32 {
         match page.claim(me, 0) {
             Claim::Held(_) => 0,
@@ -231,8 +232,8 @@ mod loom_models {
         });
     }
 
-    /// The owner goes idle, and ends, while another process adopts: it never sees requests that
-    /// have ended as left behind.
+    /// The owner becomes idle, and ends, while another process adopts: that process never takes
+    /// ended requests for left ones.
     #[test]
     fn loom_an_owner_that_is_idle_when_it_ends_leaves_nothing() {
         loom::model(|| {

@@ -1,4 +1,5 @@
-//! Which process this is, for others that share a ring with it, and whether one of them is gone.
+//! The identity of this process, for others that share a ring with it. And whether such a process
+//! has ended.
 
 use std::convert::Infallible;
 
@@ -6,8 +7,8 @@ use uringlet::front::PerProcess;
 
 use crate::sys;
 
-/// The lowest bit is free, for [`BUSY`](super::page::BUSY); then the time of its start, in ticks,
-/// the PID namespace, and the PID.
+/// The lowest bit is left for [`BUSY`](super::page::BUSY). Then follow the process's start time in
+/// ticks, the PID namespace, and the PID.
 const START: (u32, u64) = (1, (1 << 25) - 1);
 const NAMESPACE: (u32, u64) = (26, (1 << 16) - 1);
 const PID: (u32, u64) = (42, (1 << 22) - 1);
@@ -20,7 +21,7 @@ fn get(word: u64, (shift, mask): (u32, u64)) -> u64 {
     word >> shift & mask
 }
 
-/// The identity of this process. The PID is always there, the rest where /proc tells.
+/// The identity of this process. The PID is always set, the rest if /proc is readable.
 pub(crate) fn me() -> u64 {
     static ME: PerProcess<u64> = PerProcess::new();
     let make = || {
@@ -32,14 +33,14 @@ pub(crate) fn me() -> u64 {
     *me
 }
 
-/// The number of this process's PID namespace; 0 where /proc does not tell.
+/// The number of this process's PID namespace; 0 if /proc is not readable.
 fn namespace() -> u64 {
     let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let digits = link.to_str().unwrap_or_default();
     digits.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }
 
-/// Is this process gone? One of another PID namespace, or of which nothing can be said, is not.
+/// Has this process ended? False for one in another PID namespace, or if it is unknown.
 pub(crate) fn is_gone(word: u64) -> bool {
     if get(word, NAMESPACE) != get(me(), NAMESPACE) {
         return false;
@@ -52,11 +53,11 @@ pub(crate) fn is_gone(word: u64) -> bool {
         .is_some_and(|stat| stat.start & START.1 != get(word, START) || stat.is_dead)
 }
 
-/// What `/proc/PID/stat` says (proc(5)).
+/// Fields of `/proc/PID/stat` (proc(5)).
 struct Stat {
     /// It waits to be reaped, with all of its threads.
     is_dead: bool,
-    /// In ticks since the machine was started.
+    /// The start time in ticks since the machine was started.
     start: u64,
 }
 
@@ -66,7 +67,7 @@ impl Stat {
     }
 
     fn read(text: &str) -> Option<Self> {
-        /// Fields behind the name, which may have anything in it.
+        /// Fields after the name, which may contain anything.
         const THREADS: usize = 17;
         const START: usize = 19;
         let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();

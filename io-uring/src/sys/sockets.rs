@@ -1,4 +1,4 @@
-//! Calls on sockets, each as its manual page says. The kernel checks every address that is the
+//! Calls on sockets, each as its manual page says. The kernel checks every address of the
 //! program's.
 
 use std::ffi::c_int;

@@ -8,22 +8,22 @@ use libc::{BPF_RET, BPF_W, sock_filter};
 
 use super::CALLS;
 
-// Where things lie in struct seccomp_data.
+// Offsets in struct seccomp_data.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const INSTRUCTION: u32 = 8;
-/// Of mmap(2), the flags.
+/// The flags of mmap(2).
 const FOURTH: u32 = 16 + 3 * 8;
 
 const LITTLE_ENDIAN_64: u32 = 0xc000_0000;
 const THIS: u32 = LITTLE_ENDIAN_64
     | if cfg!(target_arch = "aarch64") { libc::EM_AARCH64 as u32 } else { libc::EM_X86_64 as u32 };
 
-/// How the memory of a ring is mapped.
+/// The flags with which a ring's memory is mapped.
 const RING: u32 = libc::MAP_SHARED as u32;
 
-/// Comes with the signal, as its errno: by that it is known for one of a filter of ours, or of the
-/// program's that has started this one.
+/// Sent with the signal, as its errno. It marks a filter of this library's, or of the program that
+/// has started this one.
 pub(super) const MARK: u16 = 0x7572;
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
@@ -31,7 +31,7 @@ const fn load(at: u32) -> sock_filter {
     sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: at }
 }
 
-/// Skips this many of the next ones if the comparison holds, or does not.
+/// Skips this many of the next instructions if the comparison is true, or false.
 const fn compare(how: u32, with: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | how | BPF_K) as u16, jt, jf, k: with }
 }
@@ -42,10 +42,10 @@ const fn answer(what: u32) -> sock_filter {
 
 const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
 
-/// For calls whose instruction lies in this text.
+/// The filter for calls whose instruction is in this text.
 fn program(text: &Range<usize>) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE), compare(BPF_JEQ, THIS, 1, 0), ALLOW, load(NUMBER)];
-    // Behind these, the test for mmap(2), and what it needs.
+    // After these, the test for mmap(2), and what it needs.
     for (at, &number) in CALLS.iter().enumerate() {
         program.push(compare(BPF_JEQ, number as u32, (CALLS.len() - at + 5) as u8, 0));
     }
@@ -57,7 +57,7 @@ fn program(text: &Range<usize>) -> Vec<sock_filter> {
         compare(BPF_JEQ, RING, 1, 0),
         ALLOW,
     ]);
-    // What is compared is the instruction behind the call. Numbers have 32 bits here.
+    // The address of the instruction after the call is compared. Numbers have 32 bits here.
     let mut from = text.start as u64 + 1;
     let end = text.end as u64 + 1;
     while from < end {
@@ -77,8 +77,8 @@ fn program(text: &Range<usize>) -> Vec<sock_filter> {
     program
 }
 
-/// Sets the filter for all threads. Where that takes the promise to gain no privileges any more,
-/// the process makes it (prctl(2), `PR_SET_NO_NEW_PRIVS`). False: it is refused.
+/// Sets the filter for all threads. If the kernel requires the promise to gain no privileges, the
+/// process makes it (prctl(2), `PR_SET_NO_NEW_PRIVS`). False: the filter is refused.
 pub(super) fn install(text: &Range<usize>) -> bool {
     let mut program = program(text);
     let Ok(len) = u16::try_from(program.len()) else { return false };
@@ -87,7 +87,7 @@ pub(super) fn install(text: &Range<usize>) -> bool {
     match set() {
         0 => true,
         errno if errno == -libc::EACCES => crate::sys::gain_no_privileges() && set() == 0,
-        // Another thread has filters that this one has not, or filters are refused.
+        // Another thread has a filter that this one does not have, or filters are refused.
         _ => false,
     }
 }
@@ -96,7 +96,7 @@ pub(super) fn install(text: &Range<usize>) -> bool {
 mod tests {
     use super::*;
 
-    /// What the program answers to a call.
+    /// The filter's answer to a call.
     fn run(program: &[sock_filter], number: i64, instruction: u64, fourth: u64) -> u32 {
         let mut data = [0u8; 64];
         data[..4].copy_from_slice(&(number as u32).to_le_bytes());

@@ -1,4 +1,4 @@
-//! A jump in the place of a call: no signal, and no way into the kernel.
+//! A jump in the place of a system call: no signal, and no entry into the kernel.
 //!
 //! Compilers put the number into `eax` shortly before the call, and that instruction has the five
 //! bytes of a jump:
@@ -11,16 +11,16 @@
 //! | what follows | what the stub comes back to |
 //!
 //! A call whose number comes in another way keeps its instruction, and so does one that is reached
-//! from elsewhere: those come as signals (`signal.rs`). Where all of a text's calls have become
-//! jumps, it needs no filter.
+//! from elsewhere: these come as signals (`signal.rs`). If all of a text's calls have become jumps,
+//! it needs no filter.
 //!
-//! Only functions are written to, by the word of the unwind tables: bytes elsewhere may look like
-//! code. It is done while the process has one thread, and through `/proc/self/mem`, which changes
-//! the process's own copy of a page and not what the page allows. Where anything of this is
-//! refused, the calls come as signals.
+//! Only functions in the unwind tables are changed: bytes elsewhere may look like code. It is done
+//! while the process has one thread. It is done through `/proc/self/mem`, which changes the
+//! process's own copy of a page and not its protection. If anything of this is refused, the calls
+//! come as signals.
 //!
-//! No function of the C library is called here: the program may have one of that name, which counts
-//! on the program's having begun.
+//! No function of the C library is called here: the program may export one of that name, which may
+//! need the program to have begun.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
@@ -38,28 +38,29 @@ use crate::sys;
 const LOAD: u8 = 0xb8;
 const JUMP: u8 = 0xe9;
 const LOAD_LEN: usize = 5;
-/// What is added to the first for another register.
+/// Added to the first for another register.
 const EDI: u8 = 7;
 /// The upper bytes of io_uring's numbers.
 const NUMBERS_END: [u8; 3] = [0x01, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
-/// Bytes of a stub, and how many of them may be instructions of the program's.
+/// Bytes of a stub, and the maximum part of them that are instructions of the program's.
 const STUB: usize = 128;
 const BETWEEN: usize = 64;
 const PAGE: usize = 4096;
 
-/// Registers that the kernel keeps, and a call of ours may not: of x87, SSE, AVX and AVX-512, by
-/// their bits in XCR0.
+/// Registers that the kernel preserves, and a call of this library's may not: of x87, SSE, AVX and
+/// AVX-512, by their bits in XCR0.
 const STATES: u64 = 0xe7;
-/// Bytes for all of these, in the order of XSAVEC: 512 of x87 and SSE, a header of 64, 256 of AVX,
+/// Bytes for all of these, in the order of XSAVEC. 512 of x87 and SSE, a header of 64, 256 of AVX,
 /// 64 of masks (8 used), and 512 and 1,024 of AVX-512. Intel's manual, volume 1, chapter 13.
 const STATE_LEN: usize = 512 + 64 + 256 + 64 + 512 + 1024;
 
-/// What XSAVEC saves here.
+/// The state components that XSAVEC saves here.
 static SAVED: AtomicUsize = AtomicUsize::new(0);
 
-/// A call that can be replaced: where its number is loaded, the number, and where the call is.
+/// A call that can be replaced: the place where its number is loaded, the number, and the place of
+/// the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Site {
     load: usize,
@@ -67,7 +68,7 @@ struct Site {
     call: usize,
 }
 
-/// Where the number of a call comes from.
+/// The source of a call's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Number {
     Constant {
@@ -75,26 +76,26 @@ enum Number {
         number: u32,
     },
     Computed,
-    /// By instructions that are not known here; or it is no call at all.
+    /// Unknown instructions; or it is no call at all.
     Unknown,
 }
 
-/// The length of an instruction that does the same wherever it stands, and leaves `rax` and `rsp`
-/// alone: a constant for a register, a move, or the usual way to make a zero. 0: another one.
+/// The length of an instruction that can be moved, and leaves `rax` and `rsp` unchanged: a constant
+/// for a register, a move, or the usual way to make a zero. 0: another instruction.
 fn movable(code: &[u8]) -> usize {
     let rex = code.first().copied().filter(|byte| byte & 0xf0 == 0x40);
     let prefix = usize::from(rex.is_some());
-    // Bits of the prefix: the upper half of the registers in the two fields, and 64 bits.
+    // Bits of the prefix: the upper registers in the two fields, and 64 bits.
     let [b, r, w] = [1, 4, 8].map(|bit| rex.unwrap_or(0) & bit != 0);
     let Some(&[op, mode]) = code.get(prefix..prefix + 2) else { return 0 };
-    // rax and rsp have the numbers 0 and 4, without the upper half.
+    // rax and rsp have the numbers 0 and 4 among the lower registers.
     let is_kept = |register: u8, upper: bool| upper || register & 3 != 0;
     let (reg, rm) = (mode >> 3 & 7, mode & 7);
     match (op, mode >> 6) {
         (0xb8..=0xbf, _) if !w && is_kept(op & 7, b) => prefix + 5,
         (0x89 | 0x31, 3) if is_kept(rm, b) => prefix + 2,
         (0x8b | 0x33, 3) if is_kept(reg, r) => prefix + 2,
-        // Memory: not relative to the instruction, nor with a base that stands for none.
+        // Memory: not relative to the instruction, and with a base.
         (0x89 | 0x8b, 0..3) => {
             let has_index = rm == 4;
             let base = if has_index { code.get(prefix + 2).map_or(5, |byte| byte & 7) } else { rm };
@@ -107,7 +108,7 @@ fn movable(code: &[u8]) -> usize {
     }
 }
 
-/// Do only movable instructions lie between two places?
+/// Are there only movable instructions between two places?
 fn leads(text: &[u8], from: usize, to: usize) -> bool {
     let mut at = from;
     while at < to {
@@ -160,7 +161,7 @@ fn is_ours(number: u32) -> bool {
     CALLS.contains(&number.into()) || i64::from(number) == libc::SYS_mmap
 }
 
-/// The calls that can be replaced, and: those are all that this text makes.
+/// The calls that can be replaced, and whether these are all calls of this text.
 fn sites(text: &[u8]) -> (Vec<Site>, bool) {
     let (mut sites, mut is_all) = (Vec::new(), true);
     for call in memchr::memmem::find_iter(text, &CALL) {
@@ -176,8 +177,8 @@ fn sites(text: &[u8]) -> (Vec<Site>, bool) {
             }
         }
     }
-    // A number of io_uring's that is loaded elsewhere may come to any call, unless it is in the
-    // register of an argument: that of the C library's syscall(2).
+    // A number of io_uring's that is loaded elsewhere may come to any call. It does not count in an
+    // argument's register: that is for the C library's syscall(2).
     let loads = memchr::memmem::find_iter(text, &NUMBERS_END).filter_map(|end| {
         let at = end.checked_sub(LOAD_LEN - NUMBERS_END.len())?;
         let number = u32::from_le_bytes(text[at + 1..at + LOAD_LEN].try_into().ok()?);
@@ -191,8 +192,8 @@ fn sites(text: &[u8]) -> (Vec<Site>, bool) {
 }
 
 unsafe extern "C" {
-    /// libgcc's: the unwind table's entry for a place, and null if there is none. The three words
-    /// are a place for bases.
+    /// libgcc's function: the unwind table's entry for a place, or null. The three words are for
+    /// bases.
     fn _Unwind_Find_FDE(place: *const c_void, bases: *mut [usize; 3]) -> *const c_void;
 }
 
@@ -202,17 +203,17 @@ fn is_in_function(place: usize) -> bool {
     unsafe { !_Unwind_Find_FDE(place as *const c_void, &raw mut bases).is_null() }
 }
 
-/// What can be replaced in a text.
+/// The calls of a text that can be replaced.
 pub(super) struct Jumps {
     text: Range<usize>,
     sites: Vec<Site>,
-    /// Nothing of this text is left for a filter to catch.
+    /// No call of this text is left for a filter.
     pub(super) are_all: bool,
 }
 
 impl Jumps {
     /// # Safety
-    /// The text is a segment that is loaded, can be read, and stays.
+    /// The text is a loaded segment, can be read, and stays.
     pub(super) unsafe fn find(text: &Range<usize>) -> Self {
         // SAFETY: the caller's contract.
         let bytes = unsafe { std::slice::from_raw_parts(text.start as *const u8, text.len()) };
@@ -220,7 +221,7 @@ impl Jumps {
         let found = sites.len();
         sites.retain(|site| {
             let load = text.start + site.load;
-            // In one page: all of a jump is written, or nothing.
+            // In one page, so that all of a jump is written, or nothing.
             load % PAGE + LOAD_LEN <= PAGE
                 && is_in_function(load)
                 && is_in_function(text.start + site.call + CALL.len() - 1)
@@ -271,8 +272,9 @@ fn jump(from: usize, to: usize) -> [u8; LOAD_LEN] {
     [JUMP, a, b, c, d]
 }
 
-/// Does what the program does from loading the number on (`own`), makes the call, and goes on at
-/// `back`. What lies below the stack is the program's (128 bytes, by the ABI).
+/// A stub: executes the program's instructions from the load of the number on (`own`), makes the
+/// call, and continues at `back`. The 128 bytes below the stack pointer are the program's (by the
+/// ABI).
 fn stub(at: usize, own: &[u8], number: u32, back: usize) -> [u8; STUB] {
     const ENTER: usize = STUB - 8;
     const BACK: usize = STUB - 16;
@@ -294,9 +296,9 @@ fn stub(at: usize, own: &[u8], number: u32, back: usize) -> [u8; STUB] {
     code.try_into().expect("as long as a stub")
 }
 
-/// As the kernel is entered: all registers are kept, but for `rax`, which has the answer, and `rcx`
-/// and `r11`. On the stack are the address of the stub, the number, `back`, and 128 bytes of the
-/// program's. To an unwinder the caller is the program's function, without the stub between.
+/// The same effect as a system call: all registers are preserved but `rax`, which has the answer,
+/// and `rcx` and `r11`. On the stack are the address of the stub, the number, `back`, and 128 bytes
+/// of the program's. To an unwinder the caller is the program's function, without the stub between.
 #[unsafe(naked)]
 unsafe extern "C" fn enter() {
     naked_asm!(
@@ -317,7 +319,7 @@ unsafe extern "C" fn enter() {
         "push r9",
         "sub rsp, {state_len}",
         "and rsp, -64",
-        // XRSTOR wants a header without garbage.
+        // XRSTOR needs a header without garbage.
         "xor eax, eax",
         "mov [rsp + 512], rax",
         "mov [rsp + 520], rax",
@@ -366,7 +368,7 @@ unsafe extern "C" fn answer(number: i64, arguments: &[usize; 6]) -> isize {
     unsafe { make(number, [a, b, c, d, e, f]) }
 }
 
-/// Can the processor save its registers in the form that is used, in as much space?
+/// Can the processor save its registers in this form, in this much space?
 fn can_save() -> bool {
     #[target_feature(enable = "xsave")]
     fn states() -> u64 {
@@ -378,14 +380,15 @@ fn can_save() -> bool {
     }
     // SAFETY: it is there.
     let saved = unsafe { states() } & STATES;
-    // The parts behind the header, and those of them that begin at a multiple of 64.
+    // The parts after the header, and those of them that begin at a multiple of 64.
     let parts = (2..8).filter(|part| saved >> part & 1 == 1);
     let len: u32 = parts.map(|part| __cpuid_count(0xd, part).eax.next_multiple_of(64)).sum();
     SAVED.store(saved as usize, Ordering::Relaxed);
     512 + 64 + len as usize <= STATE_LEN
 }
 
-/// Pages in reach of a jump from all of the text. Below it: what grows lies above.
+/// Pages within reach of a jump from all of the text. They are below the text, because the heap
+/// grows above it.
 fn map_near(text: &Range<usize>, len: usize) -> Option<usize> {
     const STEP: usize = 1 << 20;
     const LOWEST: usize = 1 << 16;
@@ -402,7 +405,7 @@ fn map_near(text: &Range<usize>, len: usize) -> Option<usize> {
             return Some(at);
         }
         if mapped > 0 {
-            // A kernel that takes it for a wish (before Linux 4.17).
+            // Kernels before Linux 4.17 take the address as a hint.
             // SAFETY: mapped just now.
             unsafe { sys::unmap(mapped as *mut u8, len) };
         }
@@ -460,7 +463,7 @@ mod tests {
             assert!(sites.is_empty() && !is_all, "{one:x?}");
         }
         let of = |number| text(&[&[LOAD, number, 0, 0, 0], &CALL]);
-        // Loaded far before, in r8, or for another call than the one behind it.
+        // Loaded far before, in r8, or for another call than the next.
         assert!(!sites(&text(&[&ENTER, &[0x90; 200], &CALL])).1);
         assert!(!sites(&text(&[&[0x41], &ENTER, &CALL])).1);
         assert!(!sites(&text(&[&ENTER, &[0xc3], &ENTER, &CALL])).1);
@@ -469,7 +472,7 @@ mod tests {
         assert_eq!([0xbb, 0xbd, 0xbf].map(into), [false, false, true]);
         // Its number is an argument.
         assert!(!sites(&text(&[&[0x48, 0x89, 0xf8], &CALL])).1);
-        // close(2) and mmap(2) are meant, too, and no other call.
+        // close(2) and mmap(2) are replaced, too, and no other call.
         assert_eq!([3, 9, 1].map(|number| sites(&of(number)).0.len()), [1, 1, 0]);
         assert_eq!(sites(&of(1)), (vec![], true));
     }

@@ -1,5 +1,5 @@
-//! SIGSYS: its handler makes the call in the place of the instruction. Programs may not block the
-//! signal then, which would end them, and their own handler of it gets what is not meant for here.
+//! SIGSYS: its handler makes the call in the place of the instruction. Programs must not block the
+//! signal then, because that would end them. Their own handler gets other SIGSYS signals.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -28,13 +28,13 @@ extern "C" fn find() {
     }
 }
 
-/// What siginfo_t has for SIGSYS (sigaction(2)).
+/// The fields of siginfo_t for SIGSYS (sigaction(2)).
 #[repr(C)]
 struct Info {
     signal: c_int,
     errno: c_int,
     code: c_int,
-    /// Behind the instruction.
+    /// The address after the instruction.
     instruction: usize,
     number: c_int,
     architecture: u32,
@@ -43,13 +43,13 @@ struct Info {
 /// The code of a signal that a filter has sent.
 const SYS_SECCOMP: c_int = 1;
 
-/// What the program has set for SIGSYS, once that is this library's; null before. Never freed: a
-/// handler may be reading it.
+/// The program's action for SIGSYS, once that is this library's; null before. Never freed, because
+/// a handler may be reading it.
 static PROGRAMS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut Info, *mut c_void);
 
-/// What the program has set, if SIGSYS is this library's.
+/// The program's action, if SIGSYS is this library's.
 #[inline]
 fn programs() -> Option<libc::sigaction> {
     // SAFETY: null, or leaked by `set_programs`.
@@ -60,7 +60,7 @@ fn set_programs(action: libc::sigaction) {
     PROGRAMS.store(Box::into_raw(Box::new(action)), Ordering::Release);
 }
 
-/// Sets the handler, for good. False: it is refused.
+/// Sets the handler permanently. False: it is refused.
 pub(super) fn handle() -> bool {
     if programs().is_some() {
         return true;
@@ -68,8 +68,8 @@ pub(super) fn handle() -> bool {
     // SAFETY: zero is a handler, and an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = trapped as *const () as usize;
-    // A handler of another signal's may make such a call while this one waits. And it runs on the
-    // stack that the call was made on: a stack for signals can be too small for requests.
+    // A handler of another signal may make such a call while this one waits. The handler runs on
+    // the stack of the call: a signal stack can be too small for requests.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: likewise.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -93,7 +93,7 @@ pub(super) fn handle() -> bool {
 }
 
 /// # Safety
-/// As the kernel calls it.
+/// Called by the kernel.
 unsafe extern "C-unwind" fn trapped(signal: c_int, info: *mut Info, context: *mut c_void) {
     // SAFETY: the kernel's.
     let Info { code, errno, number, .. } = *unsafe { &*info };
@@ -159,7 +159,7 @@ mod registers {
 }
 
 /// # Safety
-/// As sigaction(2), of the C library.
+/// As the C library's sigaction(2).
 unsafe fn next_sigaction(
     signal: c_int,
     new: *const libc::sigaction,
