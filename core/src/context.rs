@@ -252,8 +252,8 @@ impl Context {
     ///
     /// # Safety
     /// - From the submit that accepts the request until its completion was reaped, its data
-    /// buffers belong to it: they are valid, and nothing else uses them (for reads), or writes to
-    /// them (for writes). The `statx` result is a data buffer.
+    ///   buffers belong to it: they are valid, and nothing else uses them (for reads), or writes to
+    ///   them (for writes). The `statx` result is a data buffer.
     /// - Everything else that it points to (iovec arrays, paths) is readable until that submit has
     ///   returned.
     /// - Its descriptor is one that the caller may use so. A number that was closed and is another
