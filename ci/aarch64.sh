@@ -8,8 +8,8 @@
 #
 # Needs Debian's packages qemu-system-arm, e2fsprogs and gcc-aarch64-linux-gnu, and the rust-std of
 # aarch64-unknown-linux-gnu (rustup target add). Downloads, without installing them, Debian's kernel
-# and busybox. Where one of them is missing it is skipped, and says so. Takes about half an hour;
-# not part of .ci/run.
+# and busybox. If one of them is missing, the script says so and skips the tests. Takes about half
+# an hour; not part of .ci/run.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -35,7 +35,7 @@ sysroot="$(rustc --print sysroot)"
 
 work="$target/aarch64"
 mkdir -p -- "$work/lists/partial" "$work/archives/partial" "$work/kernel" "$work/tools"
-# The host's lists of packages stay as they are.
+# The host's package lists are not changed.
 apt=(-o "Dir::State=$work" -o "Dir::Cache=$work" -o Dir::State::status=/dev/null
     -o APT::Architecture=arm64 -o APT::Architectures::=arm64)
 
@@ -60,7 +60,7 @@ fi
 kernel="$(find_kernel)"
 [[ -n "$kernel" && -x "$busybox" ]] || die "there is no kernel or no busybox in the packages"
 
-# GNU ld takes no second version script: the drop-ins need an lld, and the Rust toolchain has one.
+# GNU ld takes only one version script: the drop-ins need an lld, and the Rust toolchain has one.
 host="$(rustc -vV | sed -n 's/^host: //p')"
 linker="$work/aarch64-gcc"
 printf '#!/bin/sh\nexec %s -B%s "$@"\n' "$compiler" "$sysroot/lib/rustlib/$host/bin/gcc-ld" \
@@ -72,7 +72,7 @@ cargo test --release --target "$triple" --features uringlet/faulty --no-run \
     -p uringlet -p uringlet-libaio -p uringlet-posix-aio -p uringlet-io-uring \
     --lib --test conformance --test fs 2>&1 | tee -- "$work/log"
 
-# The disk: a folder for each thing that a system has, the C library, and the tests.
+# The disk: the folders of a system, the C library, and the tests.
 disk="$work/root"
 rm -rf -- "$disk"
 mkdir -p -- "$disk"/{bin,dev,lib,proc,sys,tests,tmp,etc} "$disk$CARGO_TARGET_DIR/$triple/tmp"

@@ -14,15 +14,15 @@ command -v rustup >/dev/null || die "rustup is missing"
 cd -- "$root"
 host="$(rustc +nightly -vV | sed -n 's/^host: //p')"
 export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=address"
-# A full heap check at the end finds what nobody refers to any more.
+# A heap check at the end finds memory without references.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:detect_leaks=1}"
 export URINGLET_STORM="${URINGLET_STORM:-20000}"
 export CARGO_TARGET_DIR="$target/asan"
 log="$(mktemp)"
 known="$(mktemp)"
 trap 'rm -f -- "$log" "$known"' EXIT
-# Request slots lie in mapped memory, where the heap check does not look: what a slot keeps for its
-# next request counts as lost.
+# Request slots are in mapped memory, which the heap check does not search: memory that a slot keeps
+# for its next request counts as lost.
 echo 'leak:uringlet::exec::copy_in' >"$known"
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$known:print_suppressions=0}"
 cargo +nightly test --target "$host" -p uringlet --features faulty,tokio,futures-io,stream,bytes \

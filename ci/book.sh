@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the book out of docs/ with mdBook: ci/book.sh [FOLDER]
+# Builds the book from docs/ with mdBook: ci/book.sh [FOLDER]
 #
-# It goes to FOLDER (target/book), and begins at docs/index.html there. The other documents of the
-# repository become chapters behind it, and source files lie where links look for them. Where mdBook
-# is missing, cargo builds it into target/mdbook, which takes minutes.
+# The book goes to FOLDER (target/book); its first page is docs/index.html there. The other
+# documents of the repository become chapters after it, and source files are where links look for
+# them. If mdBook is missing, cargo builds it into target/mdbook, which takes minutes.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -24,11 +24,11 @@ stage="$scratch/stage"
 mkdir -- "$stage"
 git ls-files -z | xargs -0 cp --parents -t "$stage" --
 mv -- "$stage/docs/book.toml" "$stage/book.toml"
-# mdBook makes index.html of each README.md, and does not see to the links.
+# mdBook makes index.html of each README.md, but does not change the links.
 find "$stage" -name '*.md' ! -name SUMMARY.md \
     -exec sed -Ei 's|\]\(([^)]*)README\.md|](\1index.md|g' {} +
 {
-    # Links of the summary are relative to the folder that it lies in.
+    # Links of the summary are relative to its folder.
     sed 's|](|](docs/|' "$stage/docs/SUMMARY.md"
     printf '\n# The documents of the repository\n\n'
     git ls-files -- '*.md' ':!docs' | while read -r page; do

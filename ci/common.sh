@@ -5,7 +5,7 @@ root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
 target="${CARGO_TARGET_DIR:-$root/target}"
 case "$target" in /*) ;; *) target="$root/$target" ;; esac
 
-# The comment at the top of the script, as its help.
+# Prints the comment at the top of the script as its help.
 usage() {
     awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$0"
 }
@@ -42,7 +42,7 @@ file_system() {
     df --output=fstype -- "$1" | tail -n 1
 }
 
-# What was measured, and on what.
+# The version that was measured, and the machine.
 print_machine() {
     local model commit
     model="$(awk -F': *' '/^model name/ { print $2; exit }' /proc/cpuinfo)"
@@ -52,8 +52,8 @@ print_machine() {
         "$(df --output=source -- "$1" | tail -n 1)" "$(fio --version)" "$commit"
 }
 
-# Lists the source packages of Debian's release $2, or of the one that is installed. With
-# apt_options, apt-get uses these lists, which are in $1/apt.
+# Lists the source packages of Debian's release $2, or of the installed one. With apt_options,
+# apt-get uses these lists, which are in $1/apt.
 list_sources() {
     local lists="$1/apt" release mirror
     mkdir -p -- "$lists/lists/partial"
@@ -67,8 +67,8 @@ list_sources() {
     apt-get "${apt_options[@]}" update -qq
 }
 
-# Debian's source package of liburing, into $1/source. Nothing of it is kept in the repository. Of
-# the release $2, or of the one that is installed.
+# Debian's source package of liburing, into $1/source. Nothing of it is kept in the repository. It
+# is of the release $2, or of the installed one.
 fetch_liburing() {
     local folder="$1"
     [[ -d "$folder/source" ]] && return 0

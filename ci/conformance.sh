@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the conformance suite for every engine in every sandbox: ci/conformance.sh
 #
-# ci/test.sh runs a part of these cells. For one engine, in no sandbox but yours:
+# ci/test.sh runs a part of these cells. For one engine without a sandbox:
 # URINGLET_TEST_ENGINE=io_uring cargo test -p uringlet --test conformance
 set -euo pipefail
 # shellcheck source=ci/common.sh

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Checks what a publication of the crates needs: ci/crates.sh [--baseline COMMIT]
 #
-# Packs every crate as cargo would publish it and builds what was packed, without publishing. Checks
-# licences and sources (cargo-deny), the oldest Rust version that the crates promise, and the Rust
-# API against COMMIT (cargo-semver-checks), or the C library's symbols (abidiff). Tools that are
-# missing are installed; a step that cannot run here prints SKIPPED and the reason.
+# Packs every crate as cargo would publish it, and builds it, without publishing. Checks licences
+# and sources (cargo-deny), the oldest Rust version that the crates promise, and the Rust API
+# against COMMIT (cargo-semver-checks), or the C library's symbols (abidiff). Missing tools are
+# installed. A step that cannot run here prints SKIPPED and the reason.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -34,17 +34,17 @@ skip() {
     printf 'SKIPPED %s: %s\n' "$1" "$2" >&2
     skipped=$((skipped + 1))
 }
-# A subcommand of cargo, built if it is not there.
+# A subcommand of cargo, built if it is missing.
 has() {
     command -v "cargo-$1" >/dev/null || cargo install --locked "cargo-$1"
 }
 
-# All at once: each finds the others that are not published yet among those packed before it. The
-# command carries nothing then: a package is verified in the debug profile.
+# All at once: each finds its unpublished dependencies among those packed before it. The command
+# carries no drop-ins then: a package is verified in the debug profile.
 check "packages" cargo publish --workspace --dry-run --allow-dirty --locked
 
 msrv="$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)"
-# It may be there under a longer name: 1.93.0 for 1.93.
+# It may be installed under a longer name: 1.93.0 for 1.93.
 oldest="$(rustup toolchain list 2>/dev/null | grep -oE "^$msrv(\.[0-9]+)?" | head -n 1 || true)"
 if [[ -n "$oldest" ]] ||
     rustup toolchain install "$msrv" --profile minimal --no-self-update; then

@@ -2,13 +2,13 @@
 # Counts the instructions for one request, and the locked ones: ci/instructions.sh [COLUMN...]
 #
 # Each cached read of 4 KiB, or buffered write of 1 KiB, is submitted by a call of its own. There
-# are 1, 8 and 32 in flight. Compared are plain calls, and release builds of the drop-ins and of
-# `Context`. A figure is that of the program's thread outside of the kernel, the loop of the
-# program included. No worker executes beside the program. Columns: plain libaio posix-aio
-# liburing context (all of them). The program takes one step at a time (ptrace(2)), and time
-# passes with its steps: figures of one build are the same whatever else runs. Needs x86-64.
+# are 1, 8 and 32 in flight. Plain calls are compared with release builds of the drop-ins and of
+# `Context`. A figure counts the program's thread outside of the kernel, with the program's own
+# loop. No worker executes beside the program. Columns: plain libaio posix-aio liburing context (all
+# of them). The program takes one step at a time (ptrace(2)), and its clock counts its steps:
+# figures of one build do not depend on what else runs. Needs x86-64.
 #
-# DEPTHS (1 8 32) and COUNT (128 requests) change the size of it.
+# DEPTHS (1 8 32) and COUNT (128 requests) change the size of the measurement.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -17,13 +17,13 @@ need cc
 [[ "$(uname -m)" == x86_64 ]] || die "expected x86-64, whose locked instructions are known here"
 columns=("$@")
 ((${#columns[@]})) || columns=(plain libaio posix-aio liburing context)
-# As many as a mind takes to be made up about a file come before.
+# First, as many requests as the engine needs to learn about a file.
 depths="${DEPTHS:-1 8 32}" count="${COUNT:-128}" uncounted=400
 scratch="$(mktemp -d)"
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$root"
 
-# Compiles the program of a column: its face, its library.
+# Compiles the program of a column: its interface, and its library.
 compile() {
     cc -O2 -D"FACE_$2" -o "$scratch/$1" ci/instructions.c -l"$3"
 }

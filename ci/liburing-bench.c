@@ -75,7 +75,7 @@ int main(int count, char **arguments)
         die("io_uring_queue_init", -error);
 
     unsigned long state = 88172645463325252ul, done = 0, begun = 0;
-    /* A step that has no divisor in common with the number of pages meets each of them once. */
+    /* A step without a common divisor with the number of pages meets each page once. */
     unsigned long step = places / 2 + places / 8 | 1, at = 0;
     while (cold && step > 1) {
         unsigned long a = step, b = places;
@@ -128,7 +128,7 @@ int main(int count, char **arguments)
         io_uring_cq_advance(&ring, seen);
         in_flight -= seen;
         done += seen;
-        /* A look at the clock is not part of what is measured. */
+        /* Reading the clock is not part of the measurement. */
         if (done % 16 < seen || depth > 8 || !nop) {
             end = now();
             over = end - begin >= seconds || cold && begun + depth > places;

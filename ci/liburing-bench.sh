@@ -2,11 +2,11 @@
 # Measures the io_uring drop-in against the kernel's io_uring, both through liburing:
 # ci/liburing-bench.sh FOLDER [CASE DEPTH]...
 #
-# Each cell runs both sides ROUNDS times (7) for SECONDS (0.5), one right after the other, the other
-# one first in every second round. The table has the medians of requests per second and of CPU time
-# per request, of all threads, and the ratio of each pair of rounds: median, lowest and highest.
-# Without cells: those that the project has bars for. PROFILE says which build of ours (release).
-# Exit status 1: a bar is missed for sure, as no round reaches it.
+# Each cell runs both sides ROUNDS times (7) for SECONDS (0.5), one right after the other, in
+# alternating order. The table has the medians of requests per second, and of CPU time per request
+# of all threads. It has the ratio of each pair of rounds: median, lowest and highest. Without
+# cells: those that the project has bars for. PROFILE is the build of this project (release). Exit
+# status 1: a bar is missed for sure, because no round reaches it.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -40,7 +40,7 @@ print_cell() {
     local case="$1" depth="$2" bar="$3" round first second
     local pairs="$scratch/pairs"
     : >"$pairs"
-    # Warm: what was written last, and the pages of a cached read.
+    # Warms up: pages that were just written, and the pages of a cached read.
     [[ "$case" == cold ]] || side native "$case" "$depth" >/dev/null
     for ((round = 0; round < rounds; round++)); do
         if ((round % 2)); then

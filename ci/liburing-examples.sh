@@ -2,9 +2,9 @@
 # Ports liburing's example programs that only read, write and wait to uringlet.h, and runs them:
 # ci/liburing-examples.sh
 #
-# Fetches Debian's source package (nothing of it is kept in the repository). What a port takes is
-# below: names first, then what is different. Prints how many lines each step changes, and fails if
-# a port takes more than a handful beside names, or does not do what the original does.
+# Fetches Debian's source package (nothing of it is kept in the repository). The changes of a port
+# are below: names first, then the rest. Prints the number of lines that each step changes. Fails if
+# a port needs more than a handful beside names, or does not do what the original does.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -19,18 +19,18 @@ mkdir -p -- "$folder"
 fetch_liburing "$folder"
 work="$(mktemp -d)"
 trap 'rm -rf -- "$work"' EXIT
-# As it is installed.
+# As after an installation.
 ln -s -- "$target/debug/liburinglet_capi.so" "$work/liburinglet.so"
 ln -s -- "$target/debug/liburinglet_capi.so" "$work/liburinglet.so.0"
 
-# The same functions and structures under our names.
+# The same functions and structures under uringlet's names.
 cat >"$work/names" <<'SED'
 s/"liburing\.h"/"uringlet.h"/
 s/io_uring_prep_/uringlet_prep_/g
 s/io_uring_(get_sqe|submit|sqe_set_data)/uringlet_\1/g
 s/struct io_uring_([sc]qe)/struct uringlet_\1/g
 SED
-# What is different: a context is a pointer, completions are copied out, and so need not be given
+# The differences: a context is a pointer, and completions are copied out, so they are not given
 # back.
 cat >"$work/changes" <<'SED'
 s/^#include "uringlet\.h"/#include <errno.h>\n#include <linux\/fs.h>\n&/

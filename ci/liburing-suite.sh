@@ -2,21 +2,21 @@
 # Runs liburing's own tests natively and on the drop-in, and prints a table: ci/liburing-suite.sh
 # [--newest] [TEST...]
 #
-# Fetches Debian's source package (nothing of it is kept in the repository), builds its tests twice,
-# once with its own library and once against ours, and runs each with a time limit. Without a TEST,
-# the tests of polls, tags, drains and deferred work follow that Debian's unstable release has;
-# --newest is for these alone, or for another TEST of that release. FOLDER says where
-# (target/liburing-suite without it), PROFILE which build of ours (release without it), LIMIT the
-# seconds for each test (60, --newest 240); ours may always take ten times as long as it took
-# natively. The native results are kept in the folder and asked for
-# again only if NATIVE=1. Exits with 1 if a test fails that passes natively and is not excepted.
+# Fetches Debian's source package (nothing of it is kept in the repository). Builds its tests twice,
+# with its own library and against the drop-in, and runs each with a time limit. Without a TEST,
+# newer tests of polls, tags, drains and deferred work follow, from Debian's unstable release;
+# --newest is for these alone, or for another TEST of that release. FOLDER is the scratch folder
+# (target/liburing-suite by default), PROFILE the build of the drop-in (release by default). LIMIT
+# is the number of seconds for each test (60, --newest 240); the drop-in may always take ten times
+# the native time. The native results are kept in the folder, and repeated only with NATIVE=1. Exits
+# with 1 if a test fails that passes natively and is not excepted.
 #
-# ENGINE says with which engine (auto without it), and FORBID in which sandbox of `uringlet run
-# --forbid` ours runs (none without it). The command has to be built then, too.
+# ENGINE is the engine (auto by default), and FORBID the sandbox of `uringlet run --forbid` for the
+# drop-in (none by default). The command has to be built then, too.
 #
-# For ours, the tests' own system calls go through the C library's syscall(), as liburing has it on
-# processors that it does not know: with instructions of their own they would not be seen, and be
-# left to the kernel.
+# For the drop-in, the tests' own system calls go through the C library's syscall(), as in liburing
+# on unknown processors. Instructions of their own would not be seen, and the calls would go to the
+# kernel.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -44,7 +44,7 @@ fi
 mkdir -p -- "$folder"
 folder="$(cd -- "$folder" && pwd)"
 
-# Not of tier 1, each with its reason: such a test may fail, but must not hang or crash.
+# Tests outside of tier 1, each with its reason: such a test may fail, but must not hang or crash.
 excepted() {
     case "$1" in
     defer-taskrun) echo "the thread for polls sets the flag a moment later" ;;
@@ -64,7 +64,7 @@ excepted() {
     esac
 }
 
-# $1: where; the rest: what is linked.
+# $1: the folder; the rest: what is linked.
 build_tests() {
     local to="$1" source="$2" name
     shift 2
@@ -79,7 +79,7 @@ build_tests() {
     done
 }
 
-# Prints: status seconds. $3: the seconds that it may take.
+# Prints: status seconds. $3: the time limit in seconds.
 run_test() {
     local from="$1" name="$2" limit="$3" scratch status=0 begin end
     [[ -x "$from/$name" ]] || {
@@ -143,7 +143,7 @@ for name in "${chosen[@]}"; do
     read -r native native_time <"$kept"
     environment=("LD_LIBRARY_PATH=$folder/lib" "URINGLET_ENGINE=${ENGINE:-auto}")
     if ((${#runner[@]})); then
-        # It preloads the drop-in that it carries.
+        # The command preloads the drop-in that it carries.
         environment+=("${runner[@]}")
     else
         environment+=("LD_PRELOAD=$folder/lib/liburing.so.2")

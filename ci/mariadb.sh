@@ -52,7 +52,7 @@ sql() {
     mariadb --no-defaults --socket="$sockets/s" --user=root --batch --skip-column-names "$@"
 }
 
-# The server in the background, until it answers. $1 names its summary.
+# Starts the server in the background, and waits until it answers. $1 names its summary.
 start() {
     rm -f -- "$folder/pid"
     "$uringlet" run --engine "$engine" --io-uring always --stats "${options[@]}" -- \
@@ -72,7 +72,7 @@ start() {
     fail "the server does not answer ($1)"
 }
 
-# Its requests went through uringlet, and it says itself which interface it uses.
+# Checks that its requests went through uringlet, and that it reports the right interface.
 went_through() {
     local count
     count="$(awk '$1 == "requests" { gsub(",", "", $2); print $2; exit }' "$folder/summary.$1")"
@@ -99,7 +99,7 @@ SQL
 before="$(sql d --execute='CHECKSUM TABLE t')"
 # One row after the other, each committed before its number is printed.
 (
-    # Input that ends only when the server is killed.
+    # The input ends only when the server is killed.
     set +o pipefail
     while :; do
         printf "INSERT INTO w (text) VALUES (REPEAT('x', 1500)); SELECT LAST_INSERT_ID();\n"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs tests under Miri, which finds undefined behaviour: ci/miri.sh [--quick | TEST…]
 #
-# First those of the queues, the request slots and the small protocols, each with several schedules.
-# Then the whole engine: awaited operations, the stress test of the conformance suite, and a part
-# of its tests of operations. The kernel is a stand-in (core/src/sys/miri.rs), so the part is what
-# needs no more than that has. Of the front ends, what makes no call of its own.
-# With --quick one schedule of each; with TESTs, only those of the library's own tests.
-# Needs rustup; adds the components that it uses to the nightly toolchain.
+# First the tests of the queues, the request slots and the small protocols, each with several
+# schedules. Then the whole engine: awaited operations, the stress test of the conformance suite,
+# and a part of its tests of operations. The kernel is a stand-in (core/src/sys/miri.rs), and the
+# part uses no more than that. Of the front ends, tests that make no system call of their own. With
+# --quick one schedule of each; with TESTs, only those of the library's own tests. Needs rustup;
+# adds the components that it uses to the nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -20,8 +20,8 @@ words=("$@")
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"
-# Addresses travel as integers in an Sqe (its layout is the kernel's), so provenance is exposed.
-# A weak exchange that fails for no reason would be one more step than a test counts.
+# Addresses are integers in an Sqe (its layout is the kernel's), so provenance is exposed. A weak
+# exchange that fails spuriously would be one more step than a test counts.
 flags=(-Zmiri-permissive-provenance -Zmiri-disable-isolation
     -Zmiri-compare-exchange-weak-failure-rate=0)
 export CARGO_TARGET_DIR="$target/miri"

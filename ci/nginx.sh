@@ -3,12 +3,12 @@
 # second: ci/nginx.sh [ROUNDS]
 #
 # Fetches Debian's source package of nginx and builds it with --with-file-aio, which Debian's own
-# build leaves out. Nothing of it is kept in the repository. 64 files of 1 MiB are read with
-# `aio on; directio 512`, by 8 connections of wrk on the loopback (PORT, 18741 without it). Both
-# sides take turns: ROUNDS (5) of LENGTH (3) seconds each. FORBID is a sandbox that ours runs in
-# (none without it). FOLDER says where the sources and the files are (target/nginx without it).
-# Prints medians, CPU time for each request, and the ratio with its range. Fails if a response is
-# no 200, or if nothing went through the drop-in.
+# build leaves out. Nothing of it is kept in the repository. 64 files of 1 MiB are read with `aio
+# on; directio 512`, by 8 connections of wrk on the loopback (PORT, 18741 by default). Both sides
+# take turns: ROUNDS (5) of LENGTH (3) seconds each. FORBID is the sandbox of the drop-in's side
+# (none by default). FOLDER is for the sources and the files (target/nginx by default). Prints
+# medians, CPU time for each request, and the ratio with its range. Fails if a response is no 200,
+# or if nothing went through the drop-in.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -78,7 +78,7 @@ end
 EOF
 address="http://127.0.0.1:${PORT:-18741}"
 
-# CPU time of a process and all that it has started, in ticks (proc(5)).
+# CPU time of a process and its descendants, in ticks (proc(5)).
 ticks() {
     local pid="$1" child sum
     sum="$(awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$pid/stat")"

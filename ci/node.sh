@@ -2,12 +2,12 @@
 # Runs Node.js's own tests of its file system natively and on the drop-in for io_uring, and
 # compares: ci/node.sh [TEST...]
 #
-# Needs Node.js 20 or later. Fetches the source package of Debian 13, which has version 20; of the
-# unstable release for a later one. Nothing of it is kept in the repository. Node.js uses io_uring
-# for files if UV_USE_IO_URING=1 is set. FORBID is the sandbox that ours runs in (docker without
-# it, none if it is empty). FOLDER says where the sources are (target/node without it), LIMIT the
-# seconds for each test (60). Fails if a test does that passes natively, or if the standard errors
-# of the two have different numbers of lines, warnings of Node.js apart.
+# Needs Node.js 20 or later. Fetches the source package of Debian 13, which has version 20, or of
+# the unstable release for a later one. Nothing of it is kept in the repository. Node.js uses
+# io_uring for files if UV_USE_IO_URING=1 is set. FORBID is the drop-in's sandbox (docker by
+# default, none if it is empty). FOLDER is for the sources (target/node by default), LIMIT the
+# number of seconds for each test (60). Fails if a test fails that passes natively. Also fails if
+# the standard errors of the two have different numbers of lines, warnings of Node.js apart.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -18,7 +18,7 @@ need timeout
 uringlet="$(uringlet_command)"
 folder="${FOLDER:-$target/node}"
 
-# The tests, without what Debian adds to the sources.
+# The tests, without Debian's additions to the sources.
 fetch() {
     local address sum
     list_sources "$folder" "$release"
@@ -44,7 +44,8 @@ scratch="$(mktemp -d)"
 trap 'rm -rf -- "$scratch"' EXIT
 mkdir -- "$scratch"/{native,ours}
 
-# $1: native or ours; $2: the test. Prints: its name, status, and the lines of its standard error.
+# $1: native or ours; $2: the test. Prints its name, its status, and the number of lines of its
+# standard error.
 run_test() {
     local side="$1" file="$2" name flags before=() status=0 place
     name="$(basename -- "$file" .js)"
@@ -58,7 +59,7 @@ run_test() {
             "${before[@]}" node $flags "$file" </dev/null) \
         >"$place.out" 2>"$place.err" || status=$?
     rm -rf -- "$place"
-    # Its own warnings depend on when it collects garbage.
+    # Its own warnings depend on garbage collection.
     echo "$name $status $(grep -cvE '^\(node:[0-9]+\) |^\(Use `node ' "$place.err" || true)"
 }
 export -f run_test

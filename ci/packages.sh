@@ -16,19 +16,19 @@ PATH="$PATH:/usr/sbin:/sbin"
 "$root/ci/setup.sh" --packages
 
 case_root="$packages/debian-case"
-# A Debian with these packages, made once: make_base SUITE FOLDER PACKAGES
+# Makes a Debian with these packages, once: make_base SUITE FOLDER PACKAGES
 make_base() {
     local suite="$1" to="$2" server
     [[ ! -e "$to/complete" ]] || return 0
     rm -rf -- "$to"
-    # The server that this machine itself has its packages from.
+    # The server from which this machine has its packages.
     server="$(grep -rhoE '(https?|mirror\+file):[^ ]+/debian/?( |$)' /etc/apt/sources.list \
         /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
             head -n 1)" ||
         true
     # shellcheck disable=SC2086 # no server: debootstrap has one of its own
     debootstrap --variant=minbase --include="$3" "$suite" "$to" ${server:-}
-    # It leaves this mounted.
+    # debootstrap leaves this mounted.
     umount "$to/proc" 2>/dev/null || true
     touch "$to/complete"
 }
@@ -50,7 +50,7 @@ mounted() {
 unmounted() {
     local folder
     umount "$case_root/proc" "$case_root/dev/shm" "$case_root/dev" 2>/dev/null || true
-    # What is removed next must not be this machine's.
+    # The folder that is removed next must not be this machine's.
     for folder in dev/shm dev proc; do
         ! mountpoint -q -- "$case_root/$folder" || die "$case_root/$folder is still mounted"
     done
@@ -87,7 +87,7 @@ step() {
 }
 
 fio="fio --name=t --filename=/tmp/data --size=8M --bs=4k --rw=randrw --iodepth=16 --number_ios=2000"
-# fio on a drop-in, in a sandbox or not; every request has to have gone through.
+# Runs fio on a drop-in, in a sandbox or not; every request has to go through it.
 runs() {
     local engine="$1" options="$2" text
     text="$(inside "uringlet run $options --stats -- $fio --ioengine=$engine" 2>&1)" || {
@@ -98,7 +98,7 @@ runs() {
     grep -q 'uringlet: summary' <<<"$text" && grep -Eq 'requests +2,[0-9]{3}' <<<"$text" &&
         grep -q 'err= 0' <<<"$text"
 }
-# Every installed list of licences names what the SBOM names, and there is one.
+# Checks that there is a list of licences, and that each one names what the SBOM names.
 licensed() {
     local text count=0
     python3 "$root/packaging/sbom.py" "$triple" >"$packages/sbom.json" || return 1
@@ -124,7 +124,7 @@ try() {
     cp -- "${files[@]}" "$case_root/packages/"
     mounted
     listing >"$packages/before"
-    # What fails is in the table already; the next case is tried all the same.
+    # A failure is already in the table: the next case runs nevertheless.
     {
         step "$name" "installed by one command" inside "$install" &&
             { [[ "$1" == "cargo install" ]] || step "$name" "licences" licensed; } &&

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Polls after each of ten million buffered writes, which none of them may miss: ci/polls.sh [WRITES]
+# Polls after each of ten million buffered writes; no poll may miss its completion: ci/polls.sh
+# [WRITES]
 #
-# Quiet first, and then with four threads beside it that burn CPU, for each engine that executes
-# buffered requests in user space.
+# Alone first, and then with four threads beside it that burn CPU time, for each engine that
+# executes buffered requests in user space.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

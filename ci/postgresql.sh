@@ -2,15 +2,15 @@
 # Runs PostgreSQL 18 on the drop-in for io_uring: creates, fills, scans, loads, kills it with -9,
 # restarts, checks: ci/postgresql.sh [--method METHOD] [--forbid SANDBOX] [--rates ROUNDS]
 #
-# With --rates, nothing is killed. Cold scans and transactions are measured with PostgreSQL's own
-# workers, with the kernel's io_uring, and with the drop-in in the sandbox, in turn.
+# With --rates, nothing is killed. Cold scans and transactions are measured in turn with
+# PostgreSQL's own workers, with the kernel's io_uring, and with the drop-in in the sandbox.
 #
-# METHOD is PostgreSQL's io_method (io_uring without one), SANDBOX what io_uring is refused by
-# (docker without one). Needs root and debootstrap: PostgreSQL comes from Debian's newest suite,
-# into a root file system in target/postgresql, which is made once.
-# SCALE says how many rows there are, and SECONDS_OF_LOAD how long a load is. A backend is killed
-# KILLS times, and the whole server CRASHES times. OPTIONS are further settings of the server, such
-# as debug_io_direct=data. ENGINE chooses uringlet's engine. Takes about five minutes.
+# METHOD is PostgreSQL's io_method (io_uring by default), SANDBOX the sandbox that refuses io_uring
+# (docker by default). Needs root and debootstrap: PostgreSQL comes from Debian's newest suite, into
+# a root file system in target/postgresql, which is made once. SCALE is the number of rows, and
+# SECONDS_OF_LOAD the duration of a load. A backend is killed KILLS times, and the whole server
+# CRASHES times. OPTIONS are further settings of the server, such as debug_io_direct=data. ENGINE is
+# uringlet's engine. Takes about five minutes.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -57,7 +57,7 @@ make_base() {
     umount "$base/proc" 2>/dev/null || true
     mkdir -p -- "$base/etc/postgresql-common"
     echo 'create_main_cluster = false' >"$base/etc/postgresql-common/createcluster.conf"
-    # No service is started.
+    # Prevents services from starting.
     printf '#!/bin/sh\nexit 101\n' >"$base/usr/sbin/policy-rc.d"
     chmod +x -- "$base/usr/sbin/policy-rc.d"
     mount -t proc none "$base/proc"
@@ -67,7 +67,7 @@ make_base() {
     touch -- "$base/complete"
 }
 
-# The PID that the server has written down.
+# The PID in the server's file.
 postmaster() {
     head -n 1 -- "$folder/data/postmaster.pid" 2>/dev/null || true
 }
@@ -91,10 +91,10 @@ sql() {
     inside psql -AtXq -c "$1"
 }
 
-# The server in the background, until it answers.
+# Starts the server in the background, and waits until it answers.
 start() {
     local try
-    # What a killed server has left may go on for a moment, and keeps a new one away.
+    # Processes of a killed server may go on for a moment, and keep a new one away.
     for ((try = 0; try < 100; try++)); do
         if [[ -n "$server" ]] && kill -0 "$server" 2>/dev/null; then
             if inside pg_isready -q; then return 0; fi
@@ -114,7 +114,7 @@ stop() {
     server=
 }
 
-# Transactions of eight clients, again when the server was killed.
+# Transactions of eight clients, repeated after the server was killed.
 load_on() {
     while :; do
         inside pgbench -n -c 8 -T 600 >/dev/null 2>&1 || sleep 0.1
@@ -141,7 +141,7 @@ backend() {
     done
 }
 
-# What pgbench has committed is there as a whole.
+# Checks that every transaction that pgbench has committed is complete.
 whole() {
     local sums
     sums="$(sql 'SELECT (SELECT sum(abalance) FROM pgbench_accounts) = s
@@ -151,19 +151,19 @@ whole() {
     [[ "$sums" == t ]] || fail "balances differ from the history: $sums"
 }
 
-# Seconds of CPU time of the processes that the script has waited for, into `used`.
+# Sets `used` to the CPU seconds of the processes that the script has waited for.
 count_used() {
     times >"$folder/times"
     used="$(awk 'NR == 2 { gsub("[ms]", " "); print $1 * 60 + $2 + $3 * 60 + $4 }' "$folder/times")"
 }
 
-# Transactions a second of eight clients, with options of pgbench.
+# Transactions per second of eight clients, with options of pgbench.
 transactions() {
     inside pgbench -n -c 8 -T "${SECONDS_OF_LOAD:-30}" "$@" | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
 }
 
-# Prints for $1: seconds of two cold scans, transactions a second that only read and others, and the
-# server's CPU time in seconds.
+# Prints for $1: seconds of two cold scans, transactions per second (only reads, and others), and
+# the server's CPU time in seconds.
 rates_of() {
     local begin end before_it used reads writes
     start

@@ -57,7 +57,7 @@ if ((tests)); then
     headline "format and lints"
     cargo fmt --check
     cargo clippy --quiet --all-targets -- -D warnings
-    # A free-threaded interpreter need not be there for that.
+    # No free-threaded interpreter is needed for that.
     mkdir -p -- "$work"
     printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false lib_name=python3.14t \
         pointer_width=64 build_flags=Py_GIL_DISABLED >"$work/free-threaded"
@@ -65,7 +65,7 @@ if ((tests)); then
         --target-dir "$work/target/free-threaded" -- -D warnings
 
     headline "unit tests"
-    # An extension finds the interpreter's names where it is loaded. These tests need none.
+    # An extension finds the interpreter's symbols when it is loaded. These tests need none.
     RUSTFLAGS="-C link-arg=-Wl,--unresolved-symbols=ignore-all" \
         cargo test --quiet --target-dir "$work/target/unit"
 fi
@@ -82,12 +82,12 @@ fi
 rm -rf -- uringlet/bin uringlet/lib
 install -d uringlet/bin uringlet/lib/uringlet
 install -m 755 "$built/uringlet" uringlet/bin/uringlet
-# The command looks for the drop-ins there before it unpacks those that it carries.
+# The command looks for the drop-ins there before it unpacks the carried ones.
 for name in libaio.so libposix_aio.so liburing.so; do
     install -m 644 "$built/$name" uringlet/lib/uringlet/
 done
 strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/uringlet/*.so
-# What extensions link with. A wheel has no links: -laio finds a text that names the library.
+# For extensions to link with. A wheel has no links: -laio finds a text file that names the library.
 install -m 644 uringlet/lib/uringlet/libaio.so uringlet/lib/libaio.so.1
 printf '/* A linker script: libaio of uringlet. */\nINPUT ( libaio.so.1 )\n' >uringlet/lib/libaio.so
 (cd -- "$root" && python3 packaging/third_party.py "$(uname -m)-unknown-linux-gnu" \
@@ -98,7 +98,7 @@ options=(--release --locked --out "$work/wheels")
 maturin build "${options[@]}"
 wheel="$(echo "$work"/wheels/*.whl)"
 auditwheel show "$wheel" | tee "$work/auditwheel"
-# Also of the files that the module does not know.
+# Also checks the files that are not the module's.
 ((native)) || grep -q '"manylinux_2_28_' "$work/auditwheel" ||
     die "$built needs a later glibc than 2.28: use --native, or packaging/build.sh"
 ls -l "$wheel"
@@ -131,15 +131,15 @@ mkdir -p -- "$work/suites"
     "$work/others/bin/pip" install --quiet --no-deps "caio-$caio.tar.gz" "aiofile-$aiofile.tar.gz"
 )
 package="$("$work/others/bin/python" -c 'import caio, os; print(os.path.dirname(caio.__file__))')"
-# uringlet in the place of one backend: its tests of all backends, of polling ones and of this one.
+# uringlet replaces one backend: runs its tests of all backends, of polling ones and of this one.
 rm -f -- "$package"/linux_uring.*.so
 cp -- "$root/ci/python/linux_uring.py" "$package/"
 run=("$work/others/bin/pytest" -q -p no:cacheprovider)
 (
     cd -- "$work/suites/of-caio-$caio"
-    # The interpreter is no free-threaded one: those tests would say so, each.
+    # The interpreter is not free-threaded: each of those tests would report that.
     "${run[@]}" -rs --deselect tests/test_free_threading.py tests
-    # Its tests of the adapter once more, with uringlet's own.
+    # Runs its tests of the adapter once more, with uringlet's own.
     PYTHONPATH="$root/ci/python" "${run[@]}" -p uringlet_default tests/test_asyncio_adapter.py
 )
 (

@@ -2,13 +2,13 @@
 # Runs random io_uring programs on the kernel and on the drop-in, and compares what they print:
 # ci/random-rings.sh [COUNT [FIRST]]
 #
-# COUNT is 100,000 unless it is told, FIRST the first seed (1). A program has up to twenty entries:
-# reads and writes of files and pipes, links, drains, timeouts and cancels, on a queue that
-# overflows. Half of the programs have requests that wait, on files and buffers that are registered
-# with tags; some take buffers of groups, or go on after a completion. They end by data, by cancels
-# (also by descriptor), or with their thread. Rings are of all modes, DEFER_TASKRUN too. Exits with
-# 2 at the first difference, and shows it. A program that gives more than one answer on the kernel
-# is no difference; such programs are counted.
+# COUNT is 100,000 by default, FIRST the first seed (1). A program has up to twenty entries: reads
+# and writes of files and pipes, links, drains, timeouts and cancels, on a queue that overflows.
+# Half of the programs have requests that wait, on files and buffers that are registered with tags;
+# some take buffers of groups, or are multishot. They end by data, by cancels (also by descriptor),
+# or with their thread. Rings are of all modes, DEFER_TASKRUN too. Exits with 2 at the first
+# difference, and prints it. A program with several answers on the kernel is no difference; such
+# programs are counted.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Does everything for a release but to release: ci/release.sh [--quick]
+# All steps of a release but the release itself: ci/release.sh [--quick]
 #
-# Checks that the tree is clean and that versions and change log agree, runs the tests, checks the
-# crates, builds the packages and tries them. Then it prints the commands that release, and runs
-# none of them. --quick leaves out the tests.
+# Checks that the tree is clean, and that versions and change log agree. Runs the tests, checks the
+# crates, and builds and tests the packages. Then it prints the commands that release, and runs none
+# of them. --quick leaves out the tests.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../packaging/common.sh"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Looks for tests that fail now and then: runs what ci/test.sh runs again and again.
+# Looks for flaky tests: runs everything that ci/test.sh runs, repeatedly.
 #
 #   ci/repeat.sh [TIMES] [--burners COUNT]
 #
-# TIMES is 30 unless it is told. Beside the tests, COUNT shells burn CPU time (none unless it is
-# told). What the tests print stays in the file that the first line names.
+# TIMES is 30 by default. COUNT shells burn CPU time beside the tests (0 by default). The output of
+# the tests is in the file that the first line names.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -34,5 +34,5 @@ done
 set +e
 TIMES="$times" "$root/ci/test.sh" 2>&1 | tee -- "$log" |
     grep --line-buffered -E '^run [0-9]|: FAILED |^test .+ \.\.\. FAILED|^error'
-# grep is the last command; the status of the tests is the first one's.
+# grep is the last command; the tests are the first.
 exit "${PIPESTATUS[0]}"

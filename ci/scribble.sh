@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Scribbles over the memory of io_uring's rings while they are entered: ci/scribble.sh
+# Writes random bytes to the memory of io_uring's rings while they are entered: ci/scribble.sh
 # [SECONDS [SEED]]
 #
 # One process on each CPU makes rings of all shapes on the drop-in. Half of its threads enter them
-# with random entries, the others write random bytes anywhere. None may crash, hang or be ended.
-# SECONDS are 600 unless told. PROFILE says which build of ours (debug, whose checks are on).
+# with random entries, the others write random bytes anywhere. None may crash, hang or be killed.
+# SECONDS is 600 by default. PROFILE is the build of the drop-in (debug, with checks, by default).
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh [--mariadb |
-# --packages]
+# Installs everything that tests and measurements need beside the Rust toolchain: ci/setup.sh
+# [--mariadb | --packages]
 #
-# --mariadb adds what ci/mariadb.sh needs, --packages what packaging/all.sh, ci/packages.sh and
-# ci/abi.sh do.
-# Debian and its kin, with apt-get; quick when everything is there. Elsewhere it says what is
-# missing.
+# --mariadb adds the needs of ci/mariadb.sh, --packages those of packaging/all.sh, ci/packages.sh
+# and ci/abi.sh. For Debian and its derivatives, with apt-get; quick if nothing is missing. On other
+# systems it prints what is missing.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -24,16 +23,16 @@ has_header() {
     printf '#include <%s>\n' "$1" | cc -E -x c - >/dev/null 2>&1
 }
 
-# Prints the packages of what is not there.
+# Prints the missing packages.
 missing() {
     command -v cc >/dev/null || echo gcc
-    # The header of the C interface has to be C and C++ for all of them.
+    # The header of the C interface has to compile as C and C++ with all of them.
     command -v g++ >/dev/null || echo g++
     command -v clang++ >/dev/null || echo clang
     command -v pkg-config >/dev/null || echo pkgconf
     command -v mandoc >/dev/null || echo mandoc
     has_header stdio.h || echo libc6-dev
-    # Brings the library itself, whatever its package is called here.
+    # Also installs the library itself, whatever its package is called here.
     has_header libaio.h || echo libaio-dev
     has_header liburing.h || echo liburing-dev
     command -v objdump >/dev/null && command -v readelf >/dev/null || echo binutils
@@ -47,7 +46,7 @@ missing() {
     command -v groff >/dev/null || echo groff-base
     command -v mkfs.ext4 >/dev/null || echo e2fsprogs
     command -v make >/dev/null || echo make
-    # Looks at the pages that bench and reproduce write; with letters of some font.
+    # Renders the pages that bench and reproduce write; needs some font.
     command -v chromium >/dev/null || echo chromium
     [[ -d /usr/share/fonts/truetype/dejavu ]] || echo fonts-dejavu-core
     if ((mariadb)); then
@@ -78,7 +77,7 @@ if ((EUID != 0)); then
 fi
 install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
     apt-get install -y --no-install-recommends)
-# The lists may be older than what the server still has.
+# The lists may be older than the server's packages.
 "${install[@]}" "${packages[@]}" || {
     "${as_root[@]}" apt-get update
     "${install[@]}" "${packages[@]}"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Looks for what is lost, repeated or wrong, for a long time:
+# Looks for lost, repeated or wrong results, for a long time:
 #
 #   ci/soak.sh SECONDS [FOLDER]             fio writes and verifies through the drop-ins
 #   ci/soak.sh --requests COUNT [RECORD]    random requests through the engine, with faults
 #
 # --requests: seeded delays, reorderings, short transfers, EIO and EAGAIN, on every set of lanes
-# that has faults. Each completion is looked for, and each byte compared; 10 million requests a run.
-# RECORD (target/soak-requests) has a line for each run that passed: started again, the script goes
-# on where it was ended. A run that fails is printed with the command that repeats it.
+# that has faults. Each completion is checked, and each byte compared; 10 million requests a run.
+# RECORD (target/soak-requests) has a line for each run that passed, so that a restarted script
+# continues. A failed run is printed with the command that repeats it.
 #
 # fio: rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO)
 # until the time is over, at least one round. Stops at the first job that fails, or hangs for five
@@ -34,7 +34,7 @@ requests() {
         ((done_before < goal)) || break
         seed=$((done_before / chunk + 1))
         engine="${engines[seed % ${#engines[@]}]}"
-        # Two tests, half of the requests each.
+        # Two tests, with half of the requests each.
         local run=(env URINGLET_TEST_ENGINE="$engine" URINGLET_TEST_FAULTS=all
             URINGLET_TEST_SEED="$seed" URINGLET_STRESS_REQUESTS=$((chunk / 2))
             "${tests[@]}" -- stress::)
@@ -77,7 +77,7 @@ options() {
     direct_reap) echo --bs=4k --size=64M --direct=1 --userspace_reap ;;
     threads) echo --bs=4k --size=8M --numjobs=16 --thread ;;
     mixed_sizes) echo --bsrange=512-128k --bs_unaligned --size=64M --iodepth_batch=8 --fsync=64 ;;
-    # The last one counts.
+    # The last option counts.
     posix) echo --ioengine=posixaio --bs=4k --size=64M --fsync=64 ;;
     direct_posix) echo --ioengine=posixaio --bs=4k --size=64M --direct=1 ;;
     posix_threads) echo --ioengine=posixaio --bs=4k --size=8M --numjobs=16 --thread ;;

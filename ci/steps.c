@@ -25,7 +25,7 @@
 
 enum { PLACES = 1 << 20, THREADS = 256 };
 
-/* What is known of an address: kinds are bits. */
+/* The properties of an instruction at an address: kinds are bits. */
 enum { KNOWN = 1, LOCKED = 2, READS_TIME = 4, BREAKS = 8 };
 static struct place {
     unsigned long address, count;
@@ -41,12 +41,12 @@ static void die(const char *what)
     exit(1);
 }
 
-/* Looks at an instruction. */
+/* Determines the kind of an instruction. */
 static int kind_of(pid_t pid, unsigned long address)
 {
     unsigned char code[16] = {0};
     struct iovec here = {code, sizeof code}, there = {(void *)address, sizeof code};
-    /* Up to the end of its page, if nothing lies behind that. */
+    /* Up to the end of its page, if the next page is not mapped. */
     if (process_vm_readv(pid, &here, 1, &there, 1, 0) < 0) {
         here.iov_len = there.iov_len = 4096 - address % 4096;
         if (here.iov_len > sizeof code || process_vm_readv(pid, &here, 1, &there, 1, 0) < 0)
@@ -85,7 +85,7 @@ static void go(int how, pid_t thread, int signal)
         die("ptrace");
 }
 
-/* Lets every thread run until the first one meets a breakpoint. */
+/* Runs all threads until the first one meets a breakpoint. */
 static void run_to_breakpoint(pid_t pid)
 {
     for (;;) {
@@ -117,7 +117,7 @@ static void run_to_breakpoint(pid_t pid)
     }
 }
 
-/* Sleeps, or is stopped already: it has just begun. */
+/* Does the thread sleep, or is it stopped because it has just begun? */
 static int sleeps(pid_t thread)
 {
     char name[64], line[512] = "";
@@ -132,7 +132,7 @@ static int sleeps(pid_t thread)
     return !state || (state[2] != 'R' && state[2] != 'D');
 }
 
-/* Stops the others for good, each while it sleeps: it holds no lock then. */
+/* Stops the other threads permanently, each while it sleeps: it holds no lock then. */
 static void stop_others(void)
 {
     for (int at = 0; at < other_count; at++) {
@@ -193,7 +193,7 @@ int main(int count, char **arguments)
     run_to_breakpoint(pid);
     stop_others();
 
-    /* Should it wait for one of the others. */
+    /* In case it waits for one of the other threads. */
     alarm(600);
     unsigned long all = 0, locked = 0, time = __rdtsc();
     for (;;) {

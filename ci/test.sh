@@ -1,42 +1,41 @@
 #!/usr/bin/env bash
 # Builds the workspace and runs all its tests: ci/test.sh [ARGUMENTS OF cargo test]
 #
-# TIMES says how often the programs of tests run (once without it).
+# TIMES is the number of runs of each test program (1 by default).
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 "$root/ci/setup.sh"
 cd -- "$root"
-# With the engine that makes faults, which nothing but tests should have. Always of the whole
-# workspace, and beside some tests: cargo then chooses the same features of other crates each time,
-# and builds each crate once.
+# With the engine that makes faults, which is for tests only. Always of the whole workspace, and
+# beside some tests: then cargo chooses the same features of other crates each time, and builds each
+# crate once.
 of_all=(--workspace --features uringlet/faulty)
 cargo build "${of_all[@]}" --lib --test small_stack
-# A command that carries the drop-ins, as a release build does: tests copy it and run it alone.
+# A command that carries the drop-ins, as in a release build: tests copy it and run it alone.
 carried="$target/debug/drop-ins"
 mkdir -p -- "$carried"
 for name in libaio.so libposix_aio.so liburing.so; do
     strip -o "$carried/$name.new" -- "$target/debug/$name"
-    # One that is the same stays, so that the command is not built again.
+    # An unchanged file is kept, so that the command is not built again.
     cmp -s -- "$carried/$name.new" "$carried/$name" || mv -- "$carried/$name.new" "$carried/$name"
     rm -f -- "$carried/$name.new"
 done
 export URINGLET_DROP_INS="$carried"
-# Cargo runs one program of tests after the other, and most of them wait most of the time. So it
-# only builds them here, and notes how they are run.
+# Cargo runs test programs one after the other, and most of them mostly wait. So cargo only builds
+# them here, and notes how to run them.
 programs="$(mktemp -d)"
 trap 'rm -rf -- "$programs"' EXIT
 export URINGLET_TEST_PROGRAMS="$programs"
 tests=(cargo test --no-fail-fast --config "target.'cfg(all())'.runner = ['$root/ci/later.sh']")
 status=0
-# Awaited files have traits of other crates, which are features.
+# The traits of other crates for awaited files are features.
 traits=uringlet/tokio,uringlet/futures-io,uringlet/stream,uringlet/bytes
 "${tests[@]}" "${of_all[@]},$traits" --test fs "$@" || status=1
 "${tests[@]}" "${of_all[@]}" "$@" || status=1
 
-# Runs a noted program. What it prints is printed when it is over, in one piece: each that prints
-# locks the folder.
+# Runs a noted program, and prints its output at its end in one piece: printing locks the folder.
 run() {
     local name="${1##*/}" ended=ok TIMEFORMAT='%1R s, CPU time %1U + %1S s' took
     flock -- "$URINGLET_TEST_PROGRAMS" printf '     Running %s\n' "${name#* }"

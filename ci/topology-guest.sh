@@ -2,13 +2,13 @@
 # Runs uringlet in a guest of 8 CPUs in 4 NUMA nodes, emulated by QEMU:
 # ci/topology-guest.sh [ARGUMENTS OF uringlet]
 #
-# Without arguments: the tests of placement, and `reproduce affinity` on the guest's disk, which
-# must prove all 18 placements. The guest has /dev/nvme0n1 (64 MiB, one interrupt) and nothing else.
-# Its speed means nothing, its counters do.
+# Without arguments: runs the tests of placement, and `reproduce affinity` on the guest's disk,
+# which must prove all 18 placements. The guest has only /dev/nvme0n1 (64 MiB, one interrupt). Its
+# speed means nothing, its counters do.
 #
-# Needs Debian's packages qemu-system-x86, cpio and libc6-dev, and downloads (without installing it)
-# the package that linux-image-cloud-amd64 stands for. Where one of them is missing it is skipped,
-# and says so. Takes about half a minute beyond the build of the static program; not part of
+# Needs Debian's packages qemu-system-x86, cpio and libc6-dev. Downloads the package behind
+# linux-image-cloud-amd64, without installing it. If one of them is missing, the script says so and
+# skips the run. Takes about half a minute beside the build of the static program; not part of
 # .ci/run.
 set -euo pipefail
 # shellcheck source=ci/common.sh
@@ -42,13 +42,13 @@ if [[ -z "$kernel" ]]; then
     [[ -n "$kernel" ]] || die "there is no kernel in $package"
 fi
 
-# Statically linked: the guest has no libraries.
+# Statically linked, because the guest has no libraries.
 RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" CARGO_TARGET_DIR="$work/build" \
     cargo build --release -p uringlet-cli --target x86_64-unknown-linux-gnu
 cp -- "$work/build/x86_64-unknown-linux-gnu/release/uringlet" "$work/root/uringlet"
 strip -- "$work/root/uringlet"
 
-# The guest's first process: what a system has by itself, the command, and the end.
+# The guest's first process: mounts a system's file systems, runs the command, and ends.
 cat >"$work/init.c" <<'C'
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the conformance suite under ThreadSanitizer: ci/tsan.sh [ARGUMENTS OF cargo test]
 #
-# Without arguments: all of it but what is named below, for the engines auto and workers.
-# Needs rustup; adds rust-src to the nightly toolchain.
+# Without arguments: all of it but the tests named below, for the engines auto and workers. Needs
+# rustup; adds rust-src to the nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -11,10 +11,10 @@ command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly rust-src
 cd -- "$root"
 host="$(rustc +nightly -vV | sed -n 's/^host: //p')"
-# The standard library is built along: its own synchronisation has to be seen as such.
+# The standard library is built, too: the sanitizer has to see its synchronization.
 export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=thread"
-# Workers that are idle at the end of the process are not joined: that is no leak. The child of a
-# fork makes threads of its own, which the sanitizer would refuse.
+# Idle workers at the end of the process are not joined, which is no leak. The child of a fork makes
+# threads of its own, which the sanitizer would refuse.
 options="second_deadlock_stack=1 history_size=4 report_thread_leaks=0 die_after_fork=0"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-$options}"
 export CARGO_TARGET_DIR="$target/tsan"
@@ -23,7 +23,7 @@ if (($#)); then
     exec "${tests[@]}" "$@"
 fi
 
-# Each with its reason, which is the sanitizer's and not the engine's.
+# Each with its reason, which is a limit of the sanitizer, not a fault of the engine.
 not_run() {
     printf 'SKIPPED %s: %s\n' "$1" "$2" >&2
     skips+=(--skip "$1")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says how far the verdicts of `uringlet bench` can be trusted on this machine: ci/verdict.sh
+# Checks how far the verdicts of `uringlet bench` can be trusted on this machine: ci/verdict.sh
 # repeat|burner|same FOLDER [RUNS]
 #
 #   repeat FOLDER [10]  the default bench, RUNS times: of the cells that any run calls faster or
@@ -10,8 +10,8 @@
 #   same   FOLDER [20]  psync against psync under another name: the share of cells called faster or
 #   slower (bar: 5 %)
 #
-# BUDGET (90s) is the time of each run; what stands in BENCH is added to its command line. Results
-# stay in OUT, if that is given. Exit status 1: a bar is missed.
+# BUDGET (90s) is the time of each run; BENCH is added to its command line. Results stay in OUT, if
+# that is set. Exit status 1: a bar is missed.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -47,7 +47,7 @@ for ((run = 1; run <= runs; run++)); do
         "$what" "$run" "$runs" "$(grep -m 1 '^Of ' "$out/$run.txt" || echo 'no figures')"
 done
 
-# The class of every cell in every run; rates and CPU time apart.
+# The class of every cell in every run, separately for rates and CPU time.
 summary="$(jq -s '
     def two: . as $all | range(length) as $a | range($a + 1; $all | length) as $b
         | [$all[$a], $all[$b]];

@@ -1,4 +1,4 @@
-//! Tells the command which commit it was built from, where git knows it.
+//! Passes the commit of the build to the command, if git knows it.
 
 use std::path::Path;
 use std::process::Command;

@@ -10,7 +10,7 @@ most="$1"
 shift
 status=0
 for file in "$@"; do
-    # Of what it needs, not of what it defines.
+    # Symbols that the file needs, without those that it defines.
     symbols="$(readelf --dyn-syms --wide -- "$file")" || die "$file: no ELF file"
     names="$(grep ' UND ' <<<"$symbols" | grep -o 'GLIBC_[0-9.]*' | sort -uV)" || true
     [[ -n "$names" ]] || die "$file: needs no glibc at all"

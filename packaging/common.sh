@@ -11,7 +11,7 @@ version="$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' "$
 # shellcheck disable=SC2034 # as above
 glibc=2.28
 
-# The architecture that a script was asked for, in its different names.
+# The names of the requested architecture.
 choose_architecture() {
     arch="${1:-$(uname -m)}"
     case "$arch" in
@@ -30,12 +30,12 @@ need_built() {
     [[ -x "$built/uringlet" ]] || die "$built/uringlet is not there: packaging/build.sh $arch"
 }
 
-# Archives hold the same bytes whenever they are made of the same commit.
+# Archives have the same bytes whenever they are made from the same commit.
 committed="$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)"
 SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$committed}"
 export SOURCE_DATE_EPOCH
 
-# The command on this machine, whatever machine the packages are for: it writes the manual.
+# Runs the command on this machine, whatever machine the packages are for: it writes the manual.
 run_built() {
     if [[ "$arch" == "$(uname -m)" ]]; then
         "$built/uringlet" "$@"
@@ -45,7 +45,7 @@ run_built() {
     fi
 }
 
-# Lays out what every package of the command holds: stage PREFIX-FOLDER
+# Lays out the contents of every package of the command: stage PREFIX-FOLDER
 stage() {
     local to="$1" shell name
     install -d "$to/bin" "$to/lib/uringlet" "$to/share/man/man1" "$to/share/doc/uringlet"
@@ -68,7 +68,7 @@ stage() {
     third_party "$to/share/doc/uringlet"
 }
 
-# Writes the licences of what is linked: third_party FOLDER
+# Writes the licences of the linked crates: third_party FOLDER
 third_party() {
     (cd -- "$root" && python3 packaging/third_party.py "$triple") >"$1/THIRD-PARTY-LICENSES"
     chmod 644 "$1/THIRD-PARTY-LICENSES"

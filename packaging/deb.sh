@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Packs the Debian packages of an architecture, and has lintian look: packaging/deb.sh [ARCH]
+# Packs the Debian packages of an architecture, and checks them with lintian: packaging/deb.sh
+# [ARCH]
 #
 # uringlet (the command and the drop-ins), liburinglet0, liburinglet-dev.
 set -euo pipefail
@@ -15,7 +16,7 @@ trap 'rm -rf -- "$work"' EXIT
 maintainer="uringlet maintainers <maintainers@uringlet.invalid>"
 date="$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
 libc="libc6 (>= $glibc)"
-# What is packed lies below $work/PACKAGE.
+# The contents of a package are below $work/PACKAGE.
 stage "$work/uringlet/usr"
 stage_c /usr "$work/c" "lib/$multiarch"
 library="$work/liburinglet0/usr/lib/$multiarch"
@@ -25,7 +26,7 @@ chmod 644 "$library/liburinglet.so.$version"
 mkdir -p -- "$work/liburinglet-dev"
 mv -- "$work/c/usr" "$work/liburinglet-dev/usr"
 
-# What the loader needs beside the C library.
+# The packages that the loader needs beside the C library.
 needs() {
     readelf -d -- "$@" | grep -q 'NEEDED.*libgcc_s' && printf ', libgcc-s1 (>= 3.3)'
     return 0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs or removes what this archive holds: ./install.sh [--uninstall] [PREFIX]
+# Installs or removes the contents of this archive: ./install.sh [--uninstall] [PREFIX]
 #
 # PREFIX is /usr/local by default. Every file that is installed is listed in the archive's MANIFEST,
 # and is removed by --uninstall; so are the folders that were made for them, if they are empty.
@@ -28,7 +28,7 @@ case "$prefix" in
     exit 2
     ;;
 esac
-# Which folders were made.
+# The folders that were made.
 made=share/doc/uringlet/folders
 # The folders above these files, the deepest first.
 folders() {
@@ -47,13 +47,13 @@ if [ "$action" = install ]; then
     done)"
     while read -r name; do
         mkdir -p -- "$prefix/$(dirname -- "$name")"
-        # -P: links stay links. The old file goes first: programs may have it mapped.
+        # -P: links stay links. The old file is removed first, because programs may have it mapped.
         rm -f -- "$prefix/$name"
         cp -P -- "$here/root/$name" "$prefix/$name"
     done <"$here/MANIFEST"
-    # Those of an earlier installation are still there.
+    # The folders of an earlier installation still count.
     [ -z "$new" ] || echo "$new" >>"$prefix/$made"
-    # The place of the C library is in its pkg-config file.
+    # The pkg-config file has the place of the C library.
     if [ -f "$prefix/lib/pkgconfig/uringlet.pc" ]; then
         sed "s|^prefix=.*|prefix=$prefix|" "$here/root/lib/pkgconfig/uringlet.pc" \
             >"$prefix/lib/pkgconfig/uringlet.pc"
@@ -70,7 +70,7 @@ else
         done
     fi
 fi
-# The loader's list of libraries, where root may write it.
+# The loader's list of libraries, if root may write it.
 if [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
     ldconfig
 fi

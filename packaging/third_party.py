@@ -22,7 +22,7 @@ import textwrap
 
 from crates import linked
 
-# Where a crate may be used under one of several licences: the first of these.
+# If a crate may be used under one of several licences: the first of these.
 PREFERRED = [
     "Apache-2.0",
     "MIT",
@@ -32,7 +32,7 @@ PREFERRED = [
     "BSD-2-Clause",
     "Apache-2.0 WITH LLVM-exception",
 ]
-# What the name of the file with a licence's text contains, where a crate has several.
+# Parts of the names of licence files, for crates that have several.
 MARKS = {
     "Apache-2.0": "APACHE",
     "MIT": "MIT",
@@ -41,7 +41,7 @@ MARKS = {
     "BSD-3-Clause": "BSD",
     "BSD-2-Clause": "BSD",
 }
-# Ours has neither notices nor other additions: it is the text itself.
+# This project's text has neither notices nor other additions: it is the licence's text.
 APACHE = pathlib.Path(__file__).parent.parent / "LICENSE-APACHE"
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy of this
 software and associated documentation files (the "Software"), to deal in the Software
@@ -103,7 +103,7 @@ def main():
     crates = {}
     for where in [()] + ([(sys.argv[2], sys.argv[3:])] if len(sys.argv) > 3 else []):
         packages, _, ordered, _ = linked(sys.argv[1], *where)
-        # What has no source is this project's own.
+        # Crates without a source are this project's own.
         crates |= {one: packages[one] for one in ordered if packages[one]["source"]}
     texts, lines = {}, []
     for package in sorted(crates.values(), key=lambda one: (one["name"], one["version"])):
@@ -111,7 +111,7 @@ def main():
         licences = list(chosen(package["license"]))
         lines.append(f"{name}: {' and '.join(licences)}")
         for text in [text_of(package, licence) for licence in licences] + notices(package):
-            # Texts that differ in their line breaks only are one.
+            # Texts that differ in their line breaks only count as one.
             texts.setdefault(" ".join(text.split()), (text, []))[1].append(name)
     print("uringlet is linked with these crates, each used under the licence beside it. The texts")
     print("follow. The Rust standard library is linked too, under the Apache License 2.0; its own")

@@ -1,14 +1,14 @@
-//! What a flooded context costs the quiet ones: cargo bench -p uringlet --bench fairness [--
+//! The cost of a flooded context for quiet ones: cargo bench -p uringlet --bench fairness [--
 //! FOLDER]
 //!
-//! A hundred threads with a context each read 4 KiB of cached data, or have an fsync done by a
-//! worker, a hundred times a second, one request at a time. Beside them, in every second window, a
-//! context with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a
-//! file that is not cached. What the latter costs by itself is shown by eight plain threads per CPU
-//! in a loop of pread(2). Beside cold reads the quiet threads are also kept on one CPU after the
-//! other: one of them may be where the disk interrupts, which no thread's priority changes.
-//! Printed: the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the rounds,
-//! and the ratio.
+//! A hundred threads with a context each read 4 KiB of cached data, or have a worker execute an
+//! fsync. Each does so a hundred times a second, one request at a time. In every second window
+//! there is also a context with 4,096 slow requests. These are opens of a FIFO that nobody writes
+//! to, or reads of a file that is not cached. Eight plain threads per CPU in a loop of pread(2)
+//! show the cost of such reads alone. Beside cold reads, the quiet threads are also confined to one
+//! CPU after the other. One of these may get the disk's interrupts, which no thread's priority
+//! changes. Prints the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the
+//! rounds, and the ratio.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -28,12 +28,12 @@ use uringlet::{Context, EngineKind, Sqe};
 const ROUNDS: usize = 5;
 const QUIET: usize = 100;
 const FLOOD: u32 = 4096;
-/// Requests of one quiet context in a window, and how often they come.
+/// Requests of one quiet context in a window, and their frequency.
 const REQUESTS: usize = 100;
 const PERIOD: Duration = Duration::from_millis(10);
 const BLOCK: usize = 4096;
 const COLD_BYTES: u64 = 1 << 30;
-/// CPUs on which the quiet threads are kept in turn.
+/// CPUs to which the quiet threads are confined in turn.
 const CPUS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ impl Offsets {
     }
 }
 
-/// The pages of the file leave the cache, and there is no read-ahead.
+/// Drops the file's pages from the cache, and disables read-ahead.
 fn make_cold(file: &File) {
     let fd = file.as_raw_fd();
     // SAFETY: an open descriptor.
@@ -154,7 +154,7 @@ fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) {
         for at in 0..u64::from(FLOOD) {
             let _ = context.cancel(at);
         }
-        // Lets those through that were started.
+        // Ends the opens that have started.
         let path = std::ffi::OsStr::from_bytes(scratch.fifo.as_bytes());
         let _both = File::options().read(true).write(true).open(path).unwrap();
         let left = context.destroy();
@@ -178,8 +178,8 @@ fn stay_on(cpu: usize) {
     assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }, 0);
 }
 
-/// One window: the latencies of all quiet requests, in nanoseconds, sorted. Their threads stay on
-/// `cpu`, if given.
+/// One window: the latencies of all quiet requests, in nanoseconds, sorted. Their threads are
+/// confined to `cpu`, if given.
 fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>, cpu: Option<usize>) -> Vec<u64> {
     let stop = AtomicBool::new(false);
     let begun = Barrier::new(if kind.is_some() { QUIET + 1 } else { QUIET });

@@ -12,12 +12,12 @@ use uringlet::{Context, Sqe};
 const DEPTH: usize = 32;
 const BLOCK: usize = 64 * 1024;
 
-/// A part of the file on its way: first it is read, then written.
+/// A part of the file: first it is read, then written.
 struct Block {
     buffer: Box<[u8]>,
-    /// What is to be copied of the file.
+    /// The range of the file that is still to be copied.
     todo: Range<u64>,
-    /// What of the buffer is to be written; empty while it is being read into.
+    /// The range of the buffer that is still to be written; empty during a read.
     unwritten: Range<usize>,
 }
 
@@ -26,7 +26,7 @@ impl Block {
         Self { buffer: vec![0; BLOCK].into(), todo: 0..0, unwritten: 0..0 }
     }
 
-    /// What comes next: a read, or a write of what was read.
+    /// The next request: a read, or a write of what was read.
     fn request(&mut self, source: &File, target: &File) -> Sqe {
         let Range { start, end } = self.todo;
         if self.unwritten.is_empty() {
@@ -37,7 +37,7 @@ impl Block {
         }
     }
 
-    /// Takes the result of that, which may be less than was asked for. Gives the bytes written.
+    /// Takes the result of the request, which may be short. Returns the number of bytes written.
     fn done(&mut self, count: usize) -> u64 {
         if !self.unwritten.is_empty() {
             self.unwritten.start += count;
@@ -53,14 +53,14 @@ impl Block {
     }
 }
 
-/// Copies what `from` holds into `to`, from the beginning. Gives the number of bytes.
+/// Copies the contents of `from` to `to`, from the beginning. Returns the number of bytes.
 ///
 /// # Errors
-/// The first error of a read or write; requests in flight have ended by then.
+/// The first error of a read or write; requests in flight have ended then.
 pub fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     let (source, target) = (File::open(from)?, File::create(to)?);
     let length = source.metadata()?.len();
-    // Before the context, so that it is dropped after it: buffers belong to requests until then.
+    // Made before the context, so that it is dropped after it: requests own the buffers until then.
     let mut blocks: Vec<Block> = std::iter::repeat_with(Block::new).take(DEPTH).collect();
     let mut context = Context::new(DEPTH as u32).map_err(io::Error::other)?;
 

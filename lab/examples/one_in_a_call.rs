@@ -1,4 +1,4 @@
-//! Requests one a call through a `Context`: `ci/instructions.sh` counts the instructions.
+//! Submits requests one a call through a `Context`: `ci/instructions.sh` counts the instructions.
 //!
 //! `one_in_a_call FILE read|write DEPTH UNCOUNTED COUNTED`: as `ci/instructions.c` does through
 //! other interfaces.
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Says to `ci/steps.c` where counting begins and ends.
+/// Tells `ci/steps.c` where counting begins and ends.
 fn breakpoint() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: it traps, and changes nothing.

@@ -66,7 +66,7 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     }
 }
 
-/// What this process's programs would leave behind.
+/// The loop devices that this process's programs would leave behind.
 fn loop_devices_of(process: u32) -> Vec<String> {
     let of_device = |entry: std::io::Result<std::fs::DirEntry>| {
         std::fs::read_to_string(entry.unwrap().path().join("loop/backing_file")).ok()
@@ -75,15 +75,15 @@ fn loop_devices_of(process: u32) -> Vec<String> {
     all.filter(|file| file.contains(&format!("-{process}-"))).collect()
 }
 
-/// What came out of a run with a folder of programs in front of the others.
+/// The result of a run with a folder of programs in front of the others.
 struct FileSystems {
     status: Option<i32>,
     errors: String,
     report: Value,
 }
 
-/// Runs the part with file systems, after which nothing may be left. None where the kernel has none
-/// for us.
+/// Runs the part with file systems, after which nothing may be left. None if the kernel refuses
+/// them here.
 fn file_systems(test: &str, programs: &[(&str, &str)]) -> Option<FileSystems> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let own = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -183,7 +183,7 @@ fn a_step_that_fails_leaves_nothing_and_is_quoted() {
 #[test]
 fn ctrl_c_in_any_step_leaves_nothing() {
     let test = "ctrl_c_in_any_step_leaves_nothing";
-    // One of the two sends it. What it has started goes on by itself.
+    // One of the two sends it. A program that it has started goes on by itself.
     let script = "mkdir \"${0%/*}/sent\" && kill -INT $PPID; sleep 600 & exec sleep 600";
     for program in ["mkfs.ext4", "tar", "make"] {
         let Some(run) = file_systems(test, &[(program, script)]) else { return };

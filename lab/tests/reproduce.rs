@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-/// Of one table: engine and pool.
+/// The rows of one table: engine and pool.
 const ROADS: [(&str, Option<u64>); 9] = [
     ("psync", None),
     ("posixaio", None),
@@ -34,13 +34,13 @@ fn fd_pool(folder: &Path) -> Command {
     reproduce("fd-pool", folder)
 }
 
-/// A report of which long lines are not folded.
+/// Matches a report with its folded lines joined.
 fn unfolded(expected: impl Predicate<str>) -> impl Predicate<str> {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     predicate::function(move |text: &str| expected.eval(&words(text)))
 }
 
-/// Runs it with `--json`, and gives what it wrote; nothing else is left in the folder.
+/// Runs it with `--json`, and returns the JSON; nothing else is left in the folder.
 fn report(experiment: &str, folder: &Path, arguments: &[&str], text: impl Predicate<str>) -> Value {
     let output = tempfile::tempdir().unwrap();
     let json = output.path().join("result.json");
@@ -55,7 +55,7 @@ fn report(experiment: &str, folder: &Path, arguments: &[&str], text: impl Predic
     report
 }
 
-/// The one cell with these values.
+/// The only cell with these values.
 fn cell<'a>(cells: &'a Value, values: &[(&str, Value)]) -> &'a Value {
     let mut found = cells
         .as_array()
@@ -67,7 +67,7 @@ fn cell<'a>(cells: &'a Value, values: &[(&str, Value)]) -> &'a Value {
     cell
 }
 
-/// Either figures, all of them positive, or a reason why there is none.
+/// Either positive figures, or a reason why there are none.
 fn is_measured_or_says_why(cell: &Value, figures: &str, values: &[&str]) {
     let rounds = cell[figures].as_array().unwrap();
     match cell["not_measured"].as_str() {
@@ -242,7 +242,7 @@ fn batch_has_both_sizes_for_all_threads_and_never_more_than_the_room() {
             let key = [("threads", threads.into()), ("batch", batch.into())];
             let cell_of_path = cell(paths, &key);
             is_measured_or_says_why(cell_of_path, "figures", &figures);
-            // One step at least for each batch.
+            // At least one step for each batch.
             let steps = cell_of_path["figures"][0]["steps_per_request"].as_f64().unwrap();
             assert!(steps >= 1.0 / f64::from(batch), "{cell_of_path}");
             for phase in ["write", "read", "rewrite"] {

@@ -207,7 +207,7 @@ def main() -> None:
         path = os.path.join(folder, "file")
         write(path, 2 * count, size)
         offsets = [size * at for at in random.Random(7).sample(range(2 * count), count)]
-        # An mmap is aligned as direct I/O asks for.
+        # An mmap has the alignment that direct I/O needs.
         rows = np.frombuffer(mmap.mmap(-1, count * size), np.uint8).reshape(count, size)
         print(f"{'':26}  {'seconds':>8} {'times':>6} {'95 %':9}  {'CPU':>8} {'times':>6} 95 %")
         for kind in arguments.kinds.split(","):

@@ -1,5 +1,5 @@
-//! Requests that the calling thread waits for, through a context that it keeps: no lock is taken,
-//! and nothing is made anew.
+//! Requests that the calling thread waits for, through a context that the thread keeps: no lock is
+//! taken, and nothing new is made.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -10,10 +10,10 @@ use uringlet::{Context, Sqe};
 
 use crate::error;
 
-/// Requests that a thread's context has at a time: enough to keep a disk and 64 threads busy.
+/// The number of requests of a thread's context: enough to keep a disk and 64 threads busy.
 const ENTRIES: u32 = 512;
 
-/// The most bytes that one call transfers, as read(2) says. What is longer takes several.
+/// The maximum number of bytes of one call (read(2)). Longer transfers take several.
 pub(crate) const LENGTH_MAX: usize = 0x7fff_f000;
 
 /// [`BatchRequest::result`] before there is one.
@@ -22,7 +22,7 @@ const NONE_YET: i64 = i64::MIN;
 /// One request, and its result: a count, or a negative errno.
 pub(crate) struct BatchRequest {
     what: What,
-    /// A call that transfers less than it could is followed by another one.
+    /// A short transfer is continued with another call.
     is_whole: bool,
     fd: RawFd,
     pub(crate) result: i64,
@@ -32,7 +32,7 @@ pub(crate) struct BatchRequest {
     done: usize,
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Read,
@@ -50,7 +50,7 @@ impl BatchRequest {
         Self { what, is_whole: false, fd, result: NONE_YET, offset, address, length, done: 0 }
     }
 
-    /// Until all of it is transferred, or nothing more is.
+    /// Makes the request continue until everything is transferred, or nothing more can be.
     pub(crate) fn whole(self) -> Self {
         Self { is_whole: true, ..self }
     }
@@ -59,7 +59,7 @@ impl BatchRequest {
         Self::new(what, fd, (std::ptr::null_mut(), 0), 0)
     }
 
-    /// What is left of it, as far as one call goes.
+    /// The rest of the request, up to the maximum of one call.
     #[inline]
     fn sqe(&self) -> Sqe {
         let address = self.address.wrapping_add(self.done);
@@ -74,11 +74,11 @@ impl BatchRequest {
         }
     }
 
-    /// Takes the result of a call. True: another one is to be made.
+    /// Takes the result of a call. True: another call follows.
     #[inline]
     fn after(&mut self, result: i32) -> bool {
         let Ok(count) = usize::try_from(result) else {
-            // What was transferred before the failure is told, as after a short transfer.
+            // Bytes that were transferred before the error are reported, as after a short transfer.
             let is_short = self.done > 0 && !self.is_whole;
             self.result = if is_short { self.done as i64 } else { result.into() };
             return false;
@@ -95,7 +95,7 @@ impl BatchRequest {
 
 /// A context of one thread.
 struct Own {
-    /// Of the process that made it: the child of a fork makes another one.
+    /// The process that made it: the child of a fork makes another one.
     generation: u64,
     context: Context,
 }
@@ -105,8 +105,8 @@ thread_local! {
 }
 
 impl Own {
-    /// Takes the context of this thread out of its place. A signal handler in Python that comes
-    /// here meanwhile makes one for itself.
+    /// Takes the context of this thread out of its place. A Python signal handler that comes here
+    /// meanwhile makes one for itself.
     fn take() -> PyResult<Self> {
         let generation = uringlet::front::enter_process();
         let kept = OWN.try_with(RefCell::take).ok().flatten();
@@ -122,25 +122,25 @@ impl Own {
     }
 }
 
-/// How far a batch has come.
+/// The progress of a batch.
 #[derive(Default)]
 struct Progress {
     /// The first request that was not pushed.
     next: usize,
-    /// Requests that take another call.
+    /// Requests that need another call.
     again: Vec<usize>,
     outstanding: usize,
-    /// Nothing further is pushed.
+    /// Nothing more is pushed.
     is_stopped: bool,
 }
 
 impl Progress {
-    /// Calls are still to be made for some of `count` requests.
+    /// Do some of `count` requests still need calls?
     fn has_more(&self, count: usize) -> bool {
         !self.is_stopped && (self.next < count || !self.again.is_empty())
     }
 
-    /// The next request that a call is to be made for.
+    /// The next request that needs a call.
     fn take(&mut self) -> usize {
         self.again.pop().unwrap_or_else(|| {
             self.next += 1;
@@ -149,22 +149,22 @@ impl Progress {
     }
 }
 
-/// What a batch stopped for.
+/// The reason why a batch stopped.
 enum Stop {
     Over,
-    /// A signal handler is to run.
+    /// A signal handler has to run.
     Interrupted,
     Failed(i32),
 }
 
-/// Goes on until everything is over, or a signal came.
+/// Continues until all requests have ended, or a signal came.
 ///
 /// # Safety
-/// The buffers are the requests' until nothing is outstanding.
+/// The buffers belong to the requests until nothing is outstanding.
 unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut Progress) -> Stop {
     let room = context.entries();
     let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-    // What was pushed is submitted in any case: the context outlives the buffers.
+    // Pushed requests are submitted in any case: the context outlives the buffers.
     while at.outstanding + context.pushed() > 0 || at.has_more(requests.len()) {
         let mut pushed = context.pushed();
         while at.has_more(requests.len()) && pushed + at.outstanding < room {
@@ -181,11 +181,11 @@ unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut P
             match context.submit() {
                 Ok(accepted) => at.outstanding += accepted,
                 Err(error) if errno(&error) == libc::EAGAIN => {}
-                // The child of a fork, in which nothing of its parent's is in flight.
+                // This is the child of a fork, in which no request of its parent is in flight.
                 Err(_) => return Stop::Failed(libc::EINVAL),
             }
         }
-        // While more are to come, half of them are to be in flight meanwhile.
+        // While more requests are to come, half of them stay in flight.
         let has_more = at.has_more(requests.len());
         let min = if has_more { at.outstanding.div_ceil(2) } else { at.outstanding };
         let waited = context.wait(min, None);
@@ -208,8 +208,8 @@ unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut P
 /// Executes all requests, without the interpreter, and waits for all of them.
 ///
 /// # Errors
-/// What a signal handler raises: then what had not begun is left undone, and what had is waited
-/// for. `OSError` if no context can be made.
+/// The exception of a signal handler: then requests that have not begun are not executed, and the
+/// others are waited for. `OSError` if no context can be made.
 ///
 /// # Safety
 /// The buffers stay valid until this returns.
@@ -222,7 +222,7 @@ pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [BatchRequest]) -> P
         match py.detach(|| unsafe { go_on(&mut own.context, requests, &mut at) }) {
             Stop::Over => break,
             Stop::Failed(errno) => {
-                // Nothing of it goes back to the thread: its end waits for what is in flight.
+                // It is not returned to the thread: its end waits for requests in flight.
                 py.detach(|| drop(own));
                 return Err(error::os_error(errno));
             }
@@ -244,21 +244,21 @@ pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [BatchRequest]) -> P
     }
 }
 
-/// Asks that what has not begun be left undone.
+/// Asks to cancel requests that have not begun.
 fn withdraw(context: &Context, requests: &[BatchRequest]) {
     let canceller = context.canceller();
     for (at, request) in requests.iter().enumerate() {
         if request.result == NONE_YET {
-            // Begun, or over: it ends by itself.
+            // A request that has begun or ended is left alone.
             let _ = canceller.cancel(at as u64);
         }
     }
 }
 
-/// Executes one request: its count.
+/// Executes one request. Returns its count.
 ///
 /// # Errors
-/// As [`execute`], and the request's own.
+/// As [`execute`], and the request's own error.
 ///
 /// # Safety
 /// As [`execute`].
@@ -274,7 +274,8 @@ pub(crate) unsafe fn execute_one(py: Python<'_>, request: BatchRequest) -> PyRes
 mod tests {
     use super::*;
 
-    /// Gives a request results until it makes no further call: its result, and the calls' ranges.
+    /// Gives a request results until it makes no further call. Returns its result, and the calls'
+    /// ranges.
     fn over(mut request: BatchRequest, results: &[i32]) -> (i64, Vec<(u64, u32)>) {
         let mut calls = Vec::new();
         for &result in results {

@@ -1,9 +1,9 @@
 //! Memory of Python objects, held for as long as a request may use it.
 //!
-//! The engine's threads end requests that nobody waits for, and have no right to call Python. A
-//! hold that is dropped there, or anywhere without the interpreter at hand, goes to a list. The
-//! thread that has the interpreter next empties it: every call that makes requests, and every
-//! wake-up of an event loop.
+//! The engine's threads end requests that nobody waits for, and must not call Python. A hold that
+//! is dropped there, or anywhere without the interpreter, goes to a list. The next thread with the
+//! interpreter empties the list: every call that makes requests, and every wake-up of an event
+//! loop.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use uringlet::fs::{IoBuf, IoBufMut, SetLen};
 
 use crate::ready::Home;
 
-/// A `Py_buffer` in its place: exporters may have noted its address.
+/// A `Py_buffer` that does not move: exporters may have stored its address.
 struct View(Box<ffi::Py_buffer>);
 
 impl View {
@@ -41,8 +41,9 @@ enum Kept {
     Object(Py<PyAny>),
 }
 
-/// Where bytes are, and how many. The pointer is the interpreter's own: who has just made the bytes
-/// may write through it. A slice would say that nobody does, and that all of it is initialised.
+/// The address and the number of the bytes. The pointer is the interpreter's own: code that has
+/// just made the bytes may write through it. A slice would claim that nobody does, and that all of
+/// it is initialized.
 fn memory_of(bytes: &Bound<'_, PyBytes>) -> (*mut u8, usize) {
     // SAFETY: bytes, with the interpreter attached.
     let (address, length) =
@@ -50,10 +51,10 @@ fn memory_of(bytes: &Bound<'_, PyBytes>) -> (*mut u8, usize) {
     (address.cast(), usize::try_from(length).unwrap_or(0))
 }
 
-/// This number of the bytes, from the first on.
+/// The first bytes, up to this number.
 ///
 /// # Safety
-/// These bytes are initialised, and nobody writes to them any more.
+/// These bytes are initialized, and nobody writes to them any more.
 ///
 /// # Errors
 /// `MemoryError`.
@@ -74,7 +75,7 @@ pub(crate) unsafe fn cut(bytes: &Bound<'_, PyBytes>, count: usize) -> PyResult<P
 pub(crate) struct Hold {
     /// `None` once it was released.
     kept: Option<Kept>,
-    /// Who releases it if a thread of the engine lets go of it.
+    /// The loop that releases it if a thread of the engine has dropped it.
     home: Option<Home>,
     address: NonNull<u8>,
     length: usize,
@@ -92,15 +93,15 @@ impl Hold {
         Ok(Self { kept: Some(Kept::View(view)), home: None, address, length })
     }
 
-    /// A buffer to be read into: contiguous, writable.
+    /// A contiguous writable buffer, for a read.
     ///
     /// # Errors
-    /// `TypeError` or `BufferError`, as the object says.
+    /// `TypeError` or `BufferError`, from the object.
     pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::view(object, ffi::PyBUF_WRITABLE)
     }
 
-    /// A buffer to be written from: contiguous.
+    /// A contiguous buffer, for a write.
     ///
     /// # Errors
     /// As [`Hold::writable`].
@@ -133,7 +134,7 @@ impl Hold {
         Self { kept, home: None, address, length }
     }
 
-    /// What is left of it behind `at` bytes.
+    /// The part after `at` bytes.
     pub(crate) fn from(mut self, at: usize) -> Self {
         let at = at.min(self.length);
         // SAFETY: within the memory, or at its end.
@@ -142,7 +143,7 @@ impl Hold {
         self
     }
 
-    /// The loop that is told when a thread of the engine has let go of it.
+    /// Sets the loop that is told when a thread of the engine has dropped it.
     pub(crate) fn at(mut self, home: &Home) -> Self {
         self.home = Some(Home::clone(home));
         self
@@ -161,7 +162,7 @@ impl Hold {
         (self.address(), self.length)
     }
 
-    /// Lets go of the object now.
+    /// Releases the object now.
     pub(crate) fn release(mut self, py: Python<'_>) {
         match self.kept.take() {
             Some(Kept::View(view)) => view.release(py),
@@ -182,7 +183,7 @@ impl Drop for Hold {
     }
 }
 
-/// What is to be released by the thread that has the interpreter.
+/// Objects to be released by a thread with the interpreter.
 struct Left {
     kept: Kept,
     next: *mut Left,
@@ -204,7 +205,7 @@ fn leave(kept: Kept) {
     }
 }
 
-/// Releases what threads without the interpreter have let go of.
+/// Releases what threads without the interpreter have dropped.
 #[inline]
 pub(crate) fn sweep(py: Python<'_>) {
     if !LEFT.load(Ordering::Relaxed).is_null() {
@@ -233,7 +234,7 @@ pub(crate) struct Target(pub(crate) Hold);
 pub(crate) struct Source(pub(crate) Hold);
 
 impl IoBuf for Target {
-    /// Nothing of it counts as written before the read.
+    /// Before the read, no byte counts as initialized.
     fn as_init(&self) -> &[u8] {
         &[]
     }

@@ -1,5 +1,5 @@
-//! Contexts and operations as caio has them: completions are taken by the thread that asks, and
-//! call back.
+//! Contexts and operations with caio's interface: the thread that asks takes completions, and calls
+//! callbacks.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -22,7 +22,8 @@ use crate::buffer::{self, Hold};
 use crate::error;
 use crate::ready::{eventfd, lock};
 
-/// What a failed operation raises: an `OSError`, and the `SystemError` that caio's users expect.
+/// The exception of a failed operation: an `OSError`, and the `SystemError` that caio's users
+/// expect.
 pub(crate) fn operation_error(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static ERROR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let error = ERROR.get_or_try_init(py, || -> PyResult<_> {
@@ -51,15 +52,15 @@ enum Phase {
     Over,
 }
 
-/// What changes of an operation.
+/// The mutable part of an operation.
 struct Changing {
     phase: Phase,
     /// A count, or a negative errno.
     result: i32,
     callback: Option<Py<PyAny>>,
-    /// While it is in flight.
+    /// The context while it is in flight.
     context: Option<Py<Context>>,
-    /// What that knows it by.
+    /// The number by which the context knows it.
     ticket: u64,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Operation {
     offset: u64,
     priority: u16,
     nbytes: usize,
-    /// Of a read: filled by it, and seen by nobody before it is over.
+    /// The result of a read, filled by it, and visible to nobody before it has ended.
     bytes: Option<Py<PyBytes>>,
     changing: Mutex<Changing>,
 }
@@ -104,7 +105,7 @@ impl Operation {
         sqe
     }
 
-    /// It is this context's, if nobody has submitted it yet.
+    /// Takes it for this context, if it was not submitted before.
     fn claim(&self, context: &Bound<'_, Context>) -> bool {
         let mut changing = lock(&self.changing);
         let is_new = changing.phase == Phase::New;
@@ -125,7 +126,7 @@ impl Operation {
         drop(context);
     }
 
-    /// It is over: the callback, to be called.
+    /// It has ended. Returns the callback to call.
     fn end(&self, py: Python<'_>, result: i32) -> Option<Py<PyAny>> {
         if self.kind == Kind::Read
             && let Some(bytes) = &self.bytes
@@ -146,7 +147,7 @@ impl Operation {
         callback
     }
 
-    /// The result, once it is over.
+    /// The result, once it has ended.
     ///
     /// # Errors
     /// `RuntimeError` while it is in flight.
@@ -162,7 +163,7 @@ impl Operation {
 
 #[pymethods]
 impl Operation {
-    /// Reads ``nbytes`` of a descriptor from ``offset`` on.
+    /// Reads ``nbytes`` of a descriptor from ``offset``.
     #[classmethod]
     #[pyo3(signature = (nbytes, fd, offset, priority = 0))]
     fn read(
@@ -182,9 +183,9 @@ impl Operation {
         Ok(Self { nbytes, bytes: Some(bytes), ..operation })
     }
 
-    /// Writes bytes to a descriptor from ``offset`` on.
+    /// Writes bytes to a descriptor at ``offset``.
     ///
-    /// ``ValueError``: the payload is something else.
+    /// ``ValueError``: the payload is not bytes.
     #[classmethod]
     #[pyo3(signature = (payload_bytes, fd, offset, priority = 0))]
     fn write(
@@ -236,9 +237,9 @@ impl Operation {
         }
     }
 
-    /// Has ``callback(result)`` called when it is over: a count, or a negative errno.
+    /// Has ``callback(result)`` called at the end: with a count, or a negative errno.
     ///
-    /// ``ValueError``: it cannot be called.
+    /// ``ValueError``: it is not callable.
     fn set_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<bool> {
         if !callback.is_callable() {
             return Err(PyValueError::new_err("the callback must be callable"));
@@ -265,43 +266,43 @@ impl Operation {
         self.fd
     }
 
-    /// Bytes from the beginning of the file.
+    /// The offset in the file, in bytes.
     #[getter]
     fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes to be transferred.
+    /// The number of bytes to transfer.
     #[getter]
     fn nbytes(&self) -> usize {
         self.nbytes
     }
 
-    /// Kept, and not used.
+    /// Stored, and not used.
     #[getter]
     fn priority(&self) -> u16 {
         self.priority
     }
 
-    /// Bytes that were transferred.
+    /// The number of bytes transferred.
     #[getter]
     fn result(&self) -> i32 {
         lock(&self.changing).result.max(0)
     }
 
-    /// The errno of one that failed, or 0.
+    /// The errno of a failed operation, or 0.
     #[getter]
     fn error(&self) -> i32 {
         -lock(&self.changing).result.min(0)
     }
 
-    /// The context that it is in flight on.
+    /// The context on which it is in flight.
     #[getter]
     fn context(&self, py: Python<'_>) -> Option<Py<Context>> {
         lock(&self.changing).context.as_ref().map(|context| context.clone_ref(py))
     }
 
-    /// It is over, and its completion was delivered.
+    /// Has it ended, and was its completion delivered?
     #[getter]
     fn done(&self) -> bool {
         lock(&self.changing).phase == Phase::Over
@@ -326,7 +327,7 @@ impl Operation {
         Ok(())
     }
 
-    /// The bytes stay: the kernel may be writing to them.
+    /// The bytes are kept: the kernel may be writing to them.
     fn __clear__(&self) {
         let cleared = {
             let mut changing = lock(&self.changing);
@@ -336,16 +337,16 @@ impl Operation {
     }
 }
 
-/// What one thread at a time uses of a context, without the interpreter.
+/// The part of a context that one thread at a time uses, without the interpreter.
 struct Owned {
     context: uringlet::Context,
-    /// Submitted and not reaped.
+    /// Requests that were submitted and not reaped.
     outstanding: usize,
     next: u64,
 }
 
 impl Owned {
-    /// Completions that are there, at most this many. What does not sleep is executed first.
+    /// The completions, at most this many. Requests that do not sleep are executed first.
     fn reap(&mut self, max: usize) -> VecDeque<Cqe> {
         let _ = self.context.wait(0, None);
         let mut reaped = VecDeque::new();
@@ -359,11 +360,11 @@ impl Owned {
     }
 }
 
-/// A context of uringlet as caio's are: ``submit``, then ``process_events`` when ``fileno`` is
-/// readable.
+/// A context of uringlet with caio's interface: ``submit``, then ``process_events`` when ``fileno``
+/// is readable.
 ///
 /// ``max_requests`` may be in flight at a time. All methods may be called from any thread.
-/// Operations that are in flight keep their context, and it keeps them.
+/// Operations in flight keep their context alive, and the context keeps them.
 ///
 /// ``OSError``: no context can be made. ``ValueError``: ``max_requests`` is out of range.
 #[pyclass(frozen, weakref, subclass, module = "uringlet.caio")]
@@ -373,7 +374,7 @@ pub(crate) struct Context {
     counter: Eventfd,
     max_requests: usize,
     in_flight: Mutex<HashMap<u64, Py<Operation>>>,
-    /// Completions that were delivered, by whichever thread.
+    /// Completions that any thread has delivered.
     delivered: AtomicU64,
 }
 
@@ -439,22 +440,23 @@ impl Context {
         Ok(Self { owned, canceller, counter, max_requests, in_flight, delivered })
     }
 
-    /// Operations that may be in flight.
+    /// The maximum number of operations in flight.
     #[getter]
     fn max_requests(&self) -> usize {
         self.max_requests
     }
 
-    /// A descriptor that is readable when completions are to be taken.
+    /// A descriptor that is readable when there are completions.
     #[getter]
     fn fileno(&self) -> RawFd {
         self.counter.as_raw_fd()
     }
 
-    /// Begins operations. One that was submitted before is left out. Returns how many were begun.
+    /// Begins operations. One that was submitted before is left out. Returns the number of
+    /// operations that have begun.
     ///
-    /// ``TypeError``: one of them is no operation; none was begun then. ``OverflowError``:
-    /// ``max_requests`` are in flight; those before it were begun.
+    /// ``TypeError``: one of them is no operation; none has begun then. ``OverflowError``:
+    /// ``max_requests`` are in flight; earlier operations in the list have begun.
     #[pyo3(signature = (*aio_operations))]
     fn submit(slf: &Bound<'_, Self>, aio_operations: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let (py, this) = (slf.py(), slf.get());
@@ -476,8 +478,8 @@ impl Context {
         Ok(begun)
     }
 
-    /// Asks that operations be left undone. One that had not begun then ends with ``ECANCELED``;
-    /// others go on. Returns 0.
+    /// Asks to cancel operations. One that had not begun ends with ``ECANCELED``; others go on.
+    /// Returns 0.
     #[pyo3(signature = (*aio_operations))]
     fn cancel(slf: &Bound<'_, Self>, aio_operations: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let this = slf.get();
@@ -488,23 +490,23 @@ impl Context {
                 is_here.then_some(changing.ticket)
             };
             if let Some(ticket) = ticket {
-                // Begun, or over: its completion comes by itself.
+                // It has begun or ended: its completion follows.
                 let _ = this.canceller.cancel(ticket);
             }
         }
         Ok(0)
     }
 
-    /// Executes what does not sleep, takes all completions that are there, and calls their
-    /// callbacks. Returns how many.
+    /// Executes operations that do not sleep, takes all completions, and calls their callbacks.
+    /// Returns the number of completions.
     fn flush(&self, py: Python<'_>) -> usize {
         let cqes = self.reap(py, usize::MAX);
         self.deliver(py, cqes)
     }
 
     /// Takes completions, ``max_requests`` at most, and calls their callbacks. Waits up to
-    /// ``timeout`` seconds (negative: without an end) until ``min_requests`` were taken, by this
-    /// call or another one. Returns how many this call took.
+    /// ``timeout`` seconds (negative: without end) until ``min_requests`` were taken, by this call
+    /// or another one. Returns the number that this call took.
     ///
     /// ``ValueError``: ``min_requests`` is more than ``max_requests``.
     #[pyo3(signature = (max_requests = 512, min_requests = 0, timeout = 0.0))]
@@ -545,9 +547,9 @@ impl Context {
         }
     }
 
-    /// Sets the count behind ``fileno`` to 0. Returns what it was.
+    /// Sets the count of ``fileno`` to 0. Returns the old count.
     ///
-    /// ``BlockingIOError``: it was 0.
+    /// ``BlockingIOError``: the count was 0.
     fn poll(&self) -> PyResult<u64> {
         match self.counter.take() {
             0 => Err(PyBlockingIOError::new_err((libc::EAGAIN, "nothing was completed"))),
@@ -581,7 +583,7 @@ fn of<'py>(operations: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, Operatio
 }
 
 impl Context {
-    /// Submits one that was claimed.
+    /// Submits an operation that was claimed.
     fn begin(&self, operation: &Bound<'_, Operation>, sqe: Sqe) -> PyResult<()> {
         let py = operation.py();
         let kept = operation.clone().unbind();
@@ -595,7 +597,7 @@ impl Context {
             let ticket = owned.next;
             owned.next += 1;
             lock(&operation.changing).ticket = ticket;
-            // First: it can be over as soon as it is submitted.
+            // First, because it may end as soon as it is submitted.
             lock(&self.in_flight).insert(ticket, kept);
             // SAFETY: the operation keeps its bytes, and the context keeps the operation until its
             // completion was reaped.
@@ -618,7 +620,7 @@ impl Context {
         })
     }
 
-    /// Has what is in flight ended by another thread: nobody waits here.
+    /// Has another thread end the operations in flight: nobody waits here.
     fn end(&self) {
         let owned = lock(&self.owned).take();
         let operations = std::mem::take(&mut *lock(&self.in_flight));
@@ -628,8 +630,8 @@ impl Context {
         }
         let kept = (owned, operations);
         let thread = std::thread::Builder::new().name("uringlet-close".into());
-        // It waits for what has begun, then lets go of the bytes. If no thread can be made, all of
-        // it stays, as the kernel may be writing to it.
+        // It waits for operations that have begun, and then drops the bytes. If no thread can be
+        // made, everything stays, because the kernel may be writing to it.
         let closing = std::mem::ManuallyDrop::new(kept);
         let spawned = thread.spawn(move || {
             let (owned, operations) = std::mem::ManuallyDrop::into_inner(closing);

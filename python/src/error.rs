@@ -12,7 +12,7 @@ pub(crate) fn os_error(errno: i32) -> PyErr {
 pub(crate) fn from_io(error: &std::io::Error) -> PyErr {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     let text = error.to_string();
-    // Rust's text ends with the number, which the exception shows by itself.
+    // Rust's text ends with the number, which the exception shows itself.
     let text = text.split(" (os error").next().unwrap_or_default().to_owned();
     PyOSError::new_err((errno, text))
 }
@@ -20,7 +20,7 @@ pub(crate) fn from_io(error: &std::io::Error) -> PyErr {
 /// An offset in a file, in bytes.
 ///
 /// # Errors
-/// `ValueError` for a negative one.
+/// `ValueError` for a negative offset.
 pub(crate) fn offset(offset: i64) -> PyResult<u64> {
     u64::try_from(offset).map_err(|_| PyValueError::new_err("an offset must not be negative"))
 }

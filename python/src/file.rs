@@ -19,12 +19,12 @@ use crate::whole::{self, ReadAll};
 
 /// An open file for reads and writes at offsets, from any thread or task.
 ///
-/// ``File(path)`` opens it, blocking, as open(2) does with ``flags`` and ``mode``, the permissions
-/// of a file that is made, less the umask. ``flags`` are ``os.O_RDONLY`` and so on (``O_CLOEXEC``
-/// is always set), or a mode of ``open``: ``"rb"``, ``"r+b"``, ``"wb"``, ``"xb"``, ``"ab"``.
-/// ``await File.aopen(path)`` does it without blocking the event loop.
+/// ``File(path)`` opens it, blocking, as open(2) does with ``flags`` and ``mode`` (the permissions
+/// of a new file, less the umask). ``flags`` are ``os.O_RDONLY`` and so on (``O_CLOEXEC`` is always
+/// set), or a mode of ``open``: ``"rb"``, ``"r+b"``, ``"wb"``, ``"xb"``, ``"ab"``. ``await
+/// File.aopen(path)`` opens it without blocking the event loop.
 ///
-/// ``direct``: ``"off"``; ``"try"``, which goes past the page cache (``O_DIRECT``) if the file
+/// ``direct``: ``"off"``; ``"try"``, which bypasses the page cache (``O_DIRECT``) if the file
 /// system can; ``"require"``, which fails otherwise. Direct I/O needs aligned buffers, offsets and
 /// lengths (``alignment``): an ``mmap`` is aligned.
 ///
@@ -41,18 +41,18 @@ pub(crate) struct File {
     generation: u64,
 }
 
-/// The value of a transfer: its count.
+/// The value of a transfer: its number of bytes.
 fn counted(py: Python<'_>, result: std::io::Result<usize>) -> PyResult<Py<PyAny>> {
     Ok(result.map_err(|error| error::from_io(&error))?.into_pyobject(py)?.into_any().unbind())
 }
 
-/// The value of what has none.
+/// The value of an operation without a result.
 fn nothing(py: Python<'_>, result: std::io::Result<()>) -> PyResult<Py<PyAny>> {
     result.map(|()| py.None()).map_err(|error| error::from_io(&error))
 }
 
-/// The outcome of a close. The descriptor of a file that has requests in flight is closed after the
-/// last of them: that is what was asked for.
+/// The result of a close. If requests are in flight, the descriptor is closed after the last of
+/// them, as was asked for.
 fn closed(result: std::io::Result<()>) -> PyResult<()> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
@@ -60,17 +60,17 @@ fn closed(result: std::io::Result<()>) -> PyResult<()> {
     }
 }
 
-/// close(2), of a number that is this process's to close.
+/// close(2), of a number that belongs to this process.
 fn close(fd: RawFd) -> std::io::Result<()> {
     uringlet::front::forget_descriptors(&(fd..=fd));
     // SAFETY: nobody else has it.
     if unsafe { libc::close(fd) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// ``os.stat_result`` of what statx(2) has found.
+/// ``os.stat_result`` of a statx(2).
 ///
 /// # Errors
-/// `MemoryError`.
+/// `MemoryError`: there is no memory.
 fn stat_result(py: Python<'_>, found: &fs::Metadata) -> PyResult<Py<PyAny>> {
     let nanoseconds = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_nanos() as i128,
@@ -108,10 +108,11 @@ impl File {
         self
     }
 
-    /// The file, for a caller that needs its descriptor only. It stays open as long as this does.
+    /// The file, for a caller that needs its descriptor only. It stays open as long as the returned
+    /// handle.
     ///
     /// # Errors
-    /// `ValueError`: it is closed.
+    /// `ValueError`: the file is closed.
     pub(crate) fn handle(&self) -> PyResult<fs::File> {
         lock(&self.file).clone().ok_or_else(error::closed)
     }
@@ -186,7 +187,7 @@ impl File {
         Ok(Request::new("File.aopen", open))
     }
 
-    /// Takes over a descriptor that is open already; ``close`` closes it.
+    /// Takes over an open descriptor; ``close`` closes it.
     ///
     /// ``OSError`` with ``EBADF``: it is not open.
     #[staticmethod]
@@ -203,7 +204,7 @@ impl File {
     /// Reads from ``offset`` on into a contiguous writable buffer, from its beginning.
     ///
     /// Returns the number of bytes, 0 at the end of the file, as pread(2). Blocks without the GIL.
-    /// A buffer of more than 2 GiB takes several calls; they end with the first that is short.
+    /// A buffer of more than 2 GiB takes several calls; the first short one ends them.
     ///
     /// ``OSError`` as pread(2). ``ValueError``: the file is closed, or the offset is negative.
     /// ``BufferError`` or ``TypeError``: the buffer is not writable or not contiguous.
@@ -247,10 +248,10 @@ impl File {
         whole::read_all(py, &file, offset)
     }
 
-    /// Writes a contiguous buffer to ``offset`` on.
+    /// Writes a contiguous buffer at ``offset``.
     ///
     /// Returns the number of bytes written, which can be less than the buffer's length, as
-    /// pwrite(2). They are with the kernel then; ``fdatasync`` brings them to the disk.
+    /// pwrite(2). The kernel has these bytes then; ``fdatasync`` brings them to the disk.
     ///
     /// ``OSError`` as pwrite(2). Otherwise as ``read_into``.
     #[pyo3(signature = (data, offset, /))]
@@ -279,13 +280,13 @@ impl File {
         self.sync(py, What::Fdatasync)
     }
 
-    /// What is known of the file, as ``os.fstat``.
+    /// The metadata of the file, as ``os.fstat``.
     fn stat(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let file = self.get()?;
         Ok(py.import("os")?.call_method1("fstat", (file.as_raw_fd(),))?.unbind())
     }
 
-    /// Cuts the file to ``length`` bytes, or extends it with zeros, as ``os.ftruncate``.
+    /// Truncates the file to ``length`` bytes, or extends it with zeros, as ``os.ftruncate``.
     #[pyo3(signature = (length, /))]
     fn truncate(&self, py: Python<'_>, length: i64) -> PyResult<()> {
         let file = self.get()?;
@@ -298,13 +299,13 @@ impl File {
         self.stat(py)?.bind(py).getattr("st_size")?.extract()
     }
 
-    /// True, also of an empty file.
+    /// True, also for an empty file.
     fn __bool__(&self) -> bool {
         true
     }
 
-    /// As ``read_into``, to be awaited. The buffer is held until the read is over, also if the task
-    /// is cancelled.
+    /// As ``read_into``, to be awaited. The buffer is held until the read has ended, also if the
+    /// task is cancelled.
     #[pyo3(signature = (buffer, offset, /))]
     fn aread_into(
         &self,
@@ -352,8 +353,8 @@ impl File {
         Ok(Request::with_home("File.aread_all", Box::new(read), home))
     }
 
-    /// As ``write``, to be awaited. The buffer is held until the write is over, also if the task is
-    /// cancelled; then the write may happen wholly, in part, or not at all.
+    /// As ``write``, to be awaited. The buffer is held until the write has ended, also if the task
+    /// is cancelled; then the write may happen wholly, in part, or not at all.
     #[pyo3(signature = (data, offset, /))]
     fn awrite(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: i64) -> PyResult<Request> {
         let file = self.get()?;
@@ -388,8 +389,8 @@ impl File {
         Ok(Request::with_home("File.awrite_all", write, home))
     }
 
-    /// As ``fsync``, to be awaited. It covers the writes that had ended before. Calls that are made
-    /// at the same time are shared.
+    /// As ``fsync``, to be awaited. It covers writes that had ended before. Concurrent calls share
+    /// one fsync(2).
     fn afsync(&self) -> PyResult<Request> {
         Ok(Request::new("File.afsync", then(self.get()?.sync_all(), nothing)))
     }
@@ -411,7 +412,7 @@ impl File {
     #[pyo3(signature = (length, /))]
     fn atruncate(&self, length: i64) -> PyResult<Request> {
         let file = self.get()?;
-        // Negative ones the kernel refuses.
+        // The kernel refuses negative lengths.
         let cut = file.set_len(length as u64);
         Ok(Request::new("File.atruncate", then(cut, nothing)))
     }
@@ -424,14 +425,14 @@ impl File {
         let Some(file) = lock(&self.file).take() else { return Ok(()) };
         let closed = py.detach(|| match file.into_std() {
             Ok(file) => close(file.into_raw_fd()),
-            // The last of those who have it closes it.
+            // The last holder closes it.
             Err(shared) => {
                 drop(shared);
                 Ok(())
             }
         });
         match closed {
-            // It is closed all the same.
+            // It is closed nevertheless.
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => py.check_signals(),
             closed => closed.map_err(|error| error::from_io(&error)),
         }
@@ -452,7 +453,7 @@ impl File {
         ))
     }
 
-    /// The descriptor, which stays the file's.
+    /// The descriptor, which the file keeps.
     ///
     /// ``ValueError``: the file is closed.
     fn fileno(&self) -> PyResult<RawFd> {
@@ -471,8 +472,8 @@ impl File {
         lock(&self.file).is_none()
     }
 
-    /// What direct I/O has to be multiples of, in bytes: the addresses of buffers, and offsets and
-    /// lengths. ``None`` if reads and writes go through the page cache.
+    /// The alignment of direct I/O, in bytes: of buffer addresses, and of offsets and lengths.
+    /// ``None`` if reads and writes use the page cache.
     #[getter]
     fn alignment(&self) -> PyResult<Option<(usize, usize)>> {
         Ok(self.handle()?.alignment().map(|alignment| (alignment.memory, alignment.offset)))

@@ -13,7 +13,7 @@ use crate::buffer;
 use crate::loops::Place;
 use crate::request::{Job, Request, Steps};
 
-/// Wakes the task when the last request that is polled with it is to be polled again.
+/// Wakes the task when the last request that was polled with it can be polled again.
 struct Round {
     left: AtomicUsize,
     task: Waker,
@@ -75,11 +75,11 @@ impl Steps for Together {
         self.waiting().for_each(|job| job.wait_at(place));
     }
 
-    /// Goes on with all of them. Ready: the values, or the first exception.
+    /// Polls all of them. Ready: the values, or the first exception.
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
         let task = context.waker();
         let waiting = self.waiting().count();
-        // One more, which holds the wake-up back until all are polled.
+        // One more, which delays the wake-up until all were polled.
         let left = AtomicUsize::new(waiting + 1);
         let round = Arc::new(Round { left, task: task.clone() });
         let waker = Waker::from(Arc::clone(&round));
@@ -96,7 +96,7 @@ impl Steps for Together {
             return Poll::Ready(self.values(py));
         }
         if round.less(ended + 1) {
-            // Tasks that were put off so that others come to run are to be polled again.
+            // Tasks that were deferred, so that others run, have to be polled again.
             task.wake_by_ref();
         }
         Poll::Pending
@@ -112,11 +112,11 @@ impl Steps for Together {
 
 /// Begins requests of this module together, and wakes the task once, when all have ended.
 ///
-/// Awaiting it gives their values, in order. If some fail, the first of them in order raises, after
-/// all have ended; with ``return_exceptions`` exceptions take the place of values.
+/// Awaiting it returns their values, in order. If some fail, the first of them in order raises,
+/// after all have ended. With ``return_exceptions``, exceptions take the place of values.
 ///
 /// ``TypeError``: one of them is not a request of this module. ``RuntimeError``: one was awaited
-/// already, or is given twice. The others are given up then.
+/// already, or is given twice. The others are dropped then.
 #[pyfunction]
 #[pyo3(signature = (*requests, return_exceptions = false))]
 pub(crate) fn gather(

@@ -1,8 +1,8 @@
-//! The event loops: how one learns, on its own thread, that requests have ended.
+//! The event loops: how a loop learns, on its own thread, that requests have ended.
 //!
-//! A loop of asyncio's has one eventfd(2) among its readers. Threads of the engine note what has
-//! ended and count it up; the loop's thread finishes the futures. A task of trio's waits for an
-//! eventfd of its own. No thread of the engine touches Python.
+//! An asyncio loop has one eventfd(2) among its readers. Threads of the engine note ended requests
+//! and count it up; the loop's thread completes the futures. A trio task waits for an eventfd of
+//! its own. No thread of the engine touches Python.
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,7 +17,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::buffer;
 use crate::ready::{Ready, lock};
 
-/// Whom to tell that an operation has ended. It may end before anybody has asked a loop.
+/// The receiver of an operation's end. The operation may end before anybody has asked a loop.
 pub(crate) struct Bell {
     ticket: u64,
     ready: OnceLock<Arc<Ready>>,
@@ -33,7 +33,7 @@ impl Bell {
 
     fn connect(&self, ready: Arc<Ready>) {
         let ready = self.ready.get_or_init(|| ready);
-        // Either the ring sees the loop, or this sees the ring. Both are no harm.
+        // Either the ring sees the loop, or this sees the ring. Both do no harm.
         if self.has_rung.load(Ordering::SeqCst) {
             ready.note(self.ticket);
         }
@@ -57,11 +57,11 @@ impl Wake for Bell {
     }
 }
 
-/// A loop's reader: called by the loop when its eventfd is readable.
+/// A loop's reader: the loop calls it when its eventfd is readable.
 #[pyclass(frozen, weakref, module = "uringlet._uringlet")]
 pub(crate) struct Reader {
     ready: Arc<Ready>,
-    /// Futures of those that await.
+    /// Futures of waiting tasks.
     waiting: Mutex<HashMap<u64, Py<PyAny>>>,
 }
 
@@ -80,7 +80,7 @@ impl Reader {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Somebody who has the lock works with it, so it is in use.
+        // If the lock is held, somebody uses it.
         if let Ok(waiting) = self.waiting.try_lock() {
             waiting.values().try_for_each(|future| visit.call(future))?;
         }
@@ -95,18 +95,18 @@ impl Reader {
 
 fn finish(future: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = future.py();
-    // One that was cancelled is done.
+    // A cancelled future is done.
     if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
         future.call_method1(intern!(py, "set_result"), (py.None(),))?;
     }
     Ok(())
 }
 
-/// Where somebody waits for a [`Bell`]. Dropped, nobody does any more.
+/// The place where somebody waits for a [`Bell`]. Dropping it ends the wait.
 pub(crate) enum Place {
-    /// At a loop of asyncio's, which finishes a future.
+    /// A wait in an asyncio loop, which completes a future.
     Loop(Seat),
-    /// In a task of trio's, which waits until the counter is readable.
+    /// A wait in a trio task, until the counter is readable.
     Trio { ready: Arc<Ready>, wait: Py<PyAny> },
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Seat {
 }
 
 impl Place {
-    /// Those who wait, as threads of the engine know them.
+    /// The waiting tasks, as threads of the engine see them.
     pub(crate) fn ready(&self) -> Arc<Ready> {
         match self {
             Self::Loop(seat) => Arc::clone(&seat.reader.get().ready),
@@ -125,15 +125,15 @@ impl Place {
         }
     }
 
-    /// The code that goes on with the wait sends what the wait is to get.
+    /// Does the scheduler send a value into the wait?
     pub(crate) fn takes_values(&self) -> bool {
         matches!(self, Self::Trio { .. })
     }
 
-    /// Goes on with the wait: what the scheduler is to get, or `None`, if the wait is over.
+    /// Continues the wait. Returns the value for the scheduler, or `None` if the wait has ended.
     ///
     /// # Errors
-    /// What the wait raises: it was cancelled.
+    /// The exception of the wait: it was cancelled.
     pub(crate) fn resume<'py>(
         &self,
         py: Python<'py>,
@@ -147,7 +147,7 @@ impl Place {
         }
     }
 
-    /// The objects that it refers to.
+    /// The objects to which it refers.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
             Self::Loop(seat) => visit.call(&seat.reader),
@@ -159,7 +159,7 @@ impl Place {
 impl Drop for Seat {
     fn drop(&mut self) {
         let future = lock(&self.reader.get().waiting).remove(&self.ticket);
-        // Not under the lock: it may be the last reference.
+        // Not under the lock: this may drop the last reference.
         drop(future);
     }
 }
@@ -167,7 +167,7 @@ impl Drop for Seat {
 /// The running loop's reader.
 ///
 /// # Errors
-/// What the loop raises where it has no `add_reader`.
+/// The exception of a loop without `add_reader`.
 fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Reader>> {
     static READERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static REFERENCE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -181,14 +181,15 @@ fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Read
     let ready = Ready::new()?;
     let number = ready.number();
     let reader = Py::new(py, Reader { ready, waiting: Mutex::default() })?;
-    // The loop keeps it. What the table kept would keep the futures of it, and they the loop.
+    // The loop keeps it. If the table kept it, its futures would be kept, and they keep the loop.
     running.call_method1(intern!(py, "add_reader"), (number, reader.clone_ref(py)))?;
     let reference = REFERENCE.import(py, "weakref", "ref")?.call1((reader.clone_ref(py),))?;
     readers.set_item(running, reference)?;
     Ok(reader)
 }
 
-/// Has the running task wait for a bell: a place, and what `send` gives the scheduler.
+/// Has the running task wait for a bell. Returns the place, and the value of `send` for the
+/// scheduler.
 ///
 /// # Errors
 /// `RuntimeError`: no task of asyncio or trio is running.
@@ -204,7 +205,7 @@ pub(crate) fn wait_for<'py>(py: Python<'py>, bell: &Bell) -> PyResult<(Place, Bo
     })?;
     let reader = reader(py, &running)?;
     let future = running.call_method0(intern!(py, "create_future"))?;
-    // The first step of awaiting it, which has it say so.
+    // The first step of awaiting the future, which marks it as awaited.
     let step = future.call_method0(intern!(py, "__await__"))?;
     let given = step.call_method0(intern!(py, "__next__"))?;
     lock(&reader.get().waiting).insert(bell.ticket, future.unbind());

@@ -18,7 +18,7 @@ use crate::{buffer, error};
 struct Views(Vec<ffi::Py_buffer>);
 
 impl Views {
-    /// Adds that of an object: address and length. There is room for it: nothing moves.
+    /// Adds the buffer of an object: address and length. There is room for it, so nothing moves.
     fn add(&mut self, object: &Bound<'_, PyAny>, flags: i32) -> PyResult<(*mut u8, usize)> {
         assert!(self.0.len() < self.0.capacity(), "room for all was reserved");
         let at = self.0.len();
@@ -102,7 +102,7 @@ fn many<'py>(
     let py = requests.py();
     let errors = Errors::of(errors)?;
     buffer::sweep(py);
-    // A tuple of its own: whatever Python runs meanwhile, the requests stay.
+    // A tuple of its own, so that the requests stay whatever Python runs meanwhile.
     // SAFETY: gives a new reference to a tuple, or null with an exception.
     let items = unsafe {
         let raw = ffi::PySequence_Tuple(requests.as_ptr());
@@ -111,7 +111,7 @@ fn many<'py>(
     let flags = if what == What::Write { ffi::PyBUF_SIMPLE } else { ffi::PyBUF_WRITABLE };
     let mut views = Views(Vec::with_capacity(items.len()));
     let mut batch = Vec::with_capacity(items.len());
-    // Files of this module stay open until the call is over, also if another thread closes them.
+    // Files of this module stay open until the call has ended, even if another thread closes them.
     let mut kept: Vec<fs::File> = Vec::new();
     let mut last: Option<(*mut ffi::PyObject, RawFd)> = None;
     for item in items.iter_borrowed() {
@@ -133,7 +133,7 @@ fn many<'py>(
     // SAFETY: the views hold the memory until after this call.
     let executed = unsafe { execute(py, &mut batch) };
     if !kept.is_empty() {
-        // The last of a file's handles closes it, which may take a while.
+        // The last handle closes the file, which may take a while.
         py.detach(|| drop(kept));
     }
     drop(views);
@@ -146,7 +146,7 @@ fn results<'py>(
     batch: &[BatchRequest],
     errors: Errors,
 ) -> PyResult<Bound<'py, PyList>> {
-    // Most counts are the same: one number for all of these.
+    // Most counts are the same: they share one number.
     let mut last: Option<(i64, Bound<'py, PyAny>)> = None;
     let mut counts = Vec::with_capacity(batch.len());
     for (at, &BatchRequest { result, .. }) in batch.iter().enumerate() {
@@ -176,19 +176,19 @@ fn results<'py>(
 /// Reads many ranges in one call, without the GIL, and waits for all of them.
 ///
 /// Each request is a tuple of a descriptor (or an object with ``fileno()``), an offset in bytes,
-/// and a contiguous writable buffer, which is filled from its beginning as far as the file goes.
-/// The requests have no order among each other.
+/// and a contiguous writable buffer. The buffer is filled from its beginning as far as the file
+/// goes. The requests are not ordered.
 ///
-/// Returns the number of bytes read of each, in the order of the requests; 0 at the end of a file,
+/// Returns the number of bytes read for each, in the order of the requests; 0 at the end of a file,
 /// and less than the buffer's length near it.
 ///
-/// A failed request raises ``OSError`` as pread(2) has it, after all of them have ended; of several
-/// the first in the list. Its ``index`` says which one it was. With ``errors="return"`` nothing is
-/// raised, and the exception takes the place of the count.
+/// A failed request raises ``OSError`` as pread(2), after all of them have ended; of several, the
+/// first in the list. Its ``index`` is the number of the request. With ``errors="return"`` nothing
+/// is raised, and the exception takes the place of the count.
 ///
 /// ``ValueError``: an offset is negative. ``BufferError`` or ``TypeError``: a buffer is not
 /// writable or not contiguous; nothing was read then. A signal handler that raises ends the call
-/// early: what had not begun is left undone.
+/// early: requests that have not begun are not executed.
 #[pyfunction]
 #[pyo3(signature = (requests, /, *, errors = "raise"))]
 pub(crate) fn read_many<'py>(
@@ -201,11 +201,11 @@ pub(crate) fn read_many<'py>(
 /// Writes many ranges in one call, without the GIL, and waits for all of them.
 ///
 /// Each request is a tuple of a descriptor (or an object with ``fileno()``), an offset in bytes,
-/// and a contiguous buffer. The requests have no order among each other: where two ranges overlap,
-/// either may be the last.
+/// and a contiguous buffer. The requests are not ordered: if two ranges overlap, either may be the
+/// last.
 ///
-/// Returns the number of bytes written of each, in the order of the requests, which can be less
-/// than the buffer's length, as pwrite(2) has it.
+/// Returns the number of bytes written for each, in the order of the requests. It can be less than
+/// the buffer's length, as in pwrite(2).
 ///
 /// Errors as for ``read_many``, with pwrite(2) for pread(2).
 #[pyfunction]

@@ -1,4 +1,4 @@
-//! How a file is to be opened, and the blocking open(2).
+//! How to open a file, and the blocking open(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr};
@@ -19,10 +19,10 @@ pub(crate) enum Flags {
     Mode(String),
 }
 
-/// For reading.
+/// Opens for reading.
 pub(crate) const READ: Flags = Flags::Number(libc::O_RDONLY);
 
-/// The flags of a mode of Python's `open`. Files are binary: a `b` says nothing new.
+/// The flags of a mode of Python's `open`. Files are binary: a `b` has no effect.
 fn flags_of(mode: &str) -> Option<i32> {
     let has = |letter| mode.contains(letter);
     let is_known = mode.chars().all(|letter| "rwxab+".contains(letter));
@@ -41,7 +41,7 @@ fn flags_of(mode: &str) -> Option<i32> {
     Some(if has('+') { libc::O_RDWR } else { access } | made)
 }
 
-/// What is to be opened, and how.
+/// The path to open, and the options.
 pub(crate) struct How {
     path: CString,
     /// The path, for messages.
@@ -53,8 +53,8 @@ pub(crate) struct How {
 
 impl How {
     /// # Errors
-    /// `ValueError`: a NUL in the path, flags without an access mode, no mode of `open`, or
-    /// something else for `direct`. `TypeError`: no path.
+    /// `ValueError`: a NUL in the path, flags without an access mode, no mode of `open`, or a wrong
+    /// value of `direct`. `TypeError`: no path.
     pub(crate) fn new(
         path: &Bound<'_, PyAny>,
         flags: &Flags,
@@ -90,7 +90,7 @@ impl How {
         Ok(Self { path, name, flags, mode, direct })
     }
 
-    /// To be awaited.
+    /// The operation to be awaited.
     pub(crate) fn op(&self) -> Op<fs::Open> {
         let access = self.flags & libc::O_ACCMODE;
         fs::File::options()
@@ -102,10 +102,10 @@ impl How {
             .open(OsStr::from_bytes(self.path.as_bytes()))
     }
 
-    /// Opens the file on this thread, without the GIL. A signal handler that raises ends it.
+    /// Opens the file on this thread, without the GIL. A signal handler that raises ends the open.
     ///
     /// # Errors
-    /// As open(2), with the file's name; what a signal handler raises.
+    /// As open(2), with the file's name; the exception of a signal handler.
     pub(crate) fn open(&self, py: Python<'_>) -> PyResult<fs::File> {
         let is_direct = self.direct != Direct::Off;
         let mut flags = self.flags | libc::O_CLOEXEC | if is_direct { libc::O_DIRECT } else { 0 };
@@ -125,7 +125,7 @@ impl How {
             match refused.raw_os_error() {
                 Some(libc::EINTR) => py.check_signals()?,
                 Some(libc::EINVAL) if self.direct == Direct::Try && flags & libc::O_DIRECT != 0 => {
-                    // The file system has none. It may have made the file.
+                    // The file system has no direct I/O. It may have created the file.
                     flags &= !(libc::O_DIRECT | libc::O_EXCL);
                 }
                 _ => return Err(error::with_name(py, &refused, &self.name)),

@@ -1,4 +1,4 @@
-//! How threads of the engine tell an event loop what has ended: a list, and an eventfd(2).
+//! How threads of the engine notify an event loop: a list of what has ended, and an eventfd(2).
 
 use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,4 +1,4 @@
-//! What every request goes through, piece by piece: `cargo bench -p uringlet`.
+//! The parts of every request's path, one by one: `cargo bench -p uringlet`.
 #![allow(missing_docs)]
 
 mod slots;
@@ -6,8 +6,8 @@ mod stats;
 mod submit;
 mod table;
 
-// The slots are no part of the library's interface, so their file is compiled once more; with
-// `cfg(test)` its tests too, which nothing runs here.
+// The slots are no part of the library's interface, so their file is compiled once more. With
+// `cfg(test)` so are its tests, which nothing runs here.
 #[path = "../../src/request/free.rs"]
 #[allow(dead_code, unused_imports)]
 mod free;

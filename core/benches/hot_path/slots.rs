@@ -16,7 +16,7 @@ pub fn slots(criterion: &mut Criterion) {
                 }
             });
         });
-        // Slots of a word here and there are held: a batch has to be gathered.
+        // Slots of some words are held: a batch has to be collected.
         let scattered = FreeSlots::new(128);
         let held = [scattered.take_counted(32, &mut ()), scattered.take_counted(32, &mut ())];
         held[0].as_slice().iter().step_by(2).for_each(|&slot| scattered.give(slot));

@@ -1,4 +1,4 @@
-//! What counting costs: reads of a cached page that are not counted, counted, and counted where
+//! The cost of counting: reads of a cached page that are not counted, counted, and counted where
 //! `uringlet top` sees them.
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use uringlet::{Context, Cqe, EngineKind, Sqe};
 const AT_A_TIME: usize = 32;
 const PAGE: usize = 4096;
 
-/// A context, and what it reads into.
+/// A context and its buffer.
 struct Reader {
     context: Context,
     pages: Vec<[u8; PAGE]>,
@@ -23,7 +23,7 @@ impl Reader {
         Self { context: builder.build().expect("a context"), pages: vec![[0; PAGE]; AT_A_TIME] }
     }
 
-    /// How long this many batches take.
+    /// The time of this many batches.
     fn read(&mut self, file: &File, batches: u64) -> Duration {
         let mut cqes = [Cqe::default(); AT_A_TIME];
         let begin = Instant::now();
@@ -45,7 +45,7 @@ pub fn counting(criterion: &mut Criterion) {
     let file = tempfile::tempfile().expect("a file");
     file.set_len((AT_A_TIME * PAGE) as u64).expect("room");
     let alone = [false, true].map(Reader::new);
-    // From here on contexts count where others see them; those above go on as they were made.
+    // From here on, contexts count where other processes can read; earlier ones are unchanged.
     uringlet::stats::observe().expect("a region");
     let [off, own] = alone;
     let mut readers = [off, own, Reader::new(false)];
@@ -55,7 +55,7 @@ pub fn counting(criterion: &mut Criterion) {
     for (at, name) in names.into_iter().enumerate() {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|batches| {
-                // All of them in turn, so that what else the machine does meets them alike.
+                // All of them in turn, so that disturbances affect them equally.
                 const TURN: u64 = 64;
                 let mut time = Duration::ZERO;
                 for from in (0..batches).step_by(TURN as usize) {

@@ -1,4 +1,4 @@
-//! Submit and reap on the engine `null`: what the frame around an engine costs.
+//! Submit and reap on the engine `null`: the cost of the frame around an engine.
 #![allow(unsafe_code)]
 
 use criterion::{Criterion, Throughput};

@@ -1,4 +1,4 @@
-//! A lookup in the table: one context, many in turn, and a handle that has none.
+//! A lookup in the table: one context, many in turn, and a handle without a context.
 #![allow(unsafe_code)]
 
 use criterion::Criterion;
@@ -23,7 +23,7 @@ pub fn lookups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("table lookup");
     for count in [1, 64, 4096] {
         let (table, pages) = filled(count);
-        // An odd stride visits them all, and none after its neighbour.
+        // An odd stride visits all of them, and never two neighbours in a row.
         let mut at = 0;
         group.bench_function(format!("one of {count}"), |bencher| {
             bencher.iter(|| {

@@ -1,7 +1,7 @@
 //! A buffer of one block, aligned as direct I/O needs it, for every runtime.
 //!
-//! Each of them has traits of its own that say the same: the memory stays where it is while the
-//! owner moves.
+//! Each runtime has traits of its own for the same thing: the memory does not move while its owner
+//! does.
 
 use std::mem::MaybeUninit;
 

@@ -1,6 +1,6 @@
-//! One 4 KiB read awaited: uringlet beside other runtimes, plain pread and fio.
+//! One awaited 4 KiB read: uringlet beside other runtimes, plain pread and fio.
 //!
-//! Each cell runs in a process of its own, the rows of a column one after the other, round for
+//! Each cell runs in a process of its own. The rows of a column run one after the other, round by
 //! round; a cell's figure is the median of its rounds.
 
 mod block;
@@ -69,7 +69,7 @@ struct Cell {
     refused: Option<String>,
 }
 
-/// Everything that was measured.
+/// All results.
 #[derive(Debug, Serialize, Deserialize)]
 struct Table {
     kernel: String,
@@ -112,7 +112,7 @@ fn main() -> Result<()> {
             }));
             for round in 0..arguments.rounds {
                 for at in 0..rows.len() {
-                    // Another one begins each round.
+                    // Each round begins with another one.
                     let cell = &mut cells[first + (at + round) % rows.len()];
                     measure(&arguments, cell)?;
                 }
@@ -169,7 +169,7 @@ fn measure(arguments: &Arguments, cell: &mut Cell) -> Result<()> {
     }
     let error = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = error.lines().collect();
-    // What a panic says stands below the place where it was.
+    // The panic's message is below the line with its place.
     let panics = lines.iter().position(|line| line.contains("panicked at")).map(|at| at + 1);
     let told = lines.iter().position(|line| line.starts_with("Error: ")).or(panics);
     let line = told.and_then(|at| lines.get(at)).or(lines.last()).unwrap_or(&"no reason given");
@@ -190,7 +190,7 @@ fn measure_here(arguments: &Arguments, cell: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &measured)?;
     out.flush()?;
-    // Not every runtime is taken down without waiting.
+    // Some runtimes wait for their threads when they are dropped.
     std::process::exit(0);
 }
 

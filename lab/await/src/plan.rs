@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub const BLOCK: usize = 4096;
 
-/// What is known of the blocks before they are read.
+/// The state of the blocks before they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Column {
@@ -43,7 +43,7 @@ impl Numbers {
     }
 }
 
-/// Makes a file of this many bytes, if there is none.
+/// Makes a file of this many bytes, if it does not exist.
 pub fn make_file(path: &Path, bytes: u64) -> Result<()> {
     if path.metadata().is_ok_and(|metadata| metadata.len() >= bytes) {
         return Ok(());
@@ -67,12 +67,12 @@ pub struct Plan {
     pub depth: usize,
     pub tasks: Vec<Arc<[u64]>>,
     pub path: std::path::PathBuf,
-    /// Reads that find their block in memory, of a thousand.
+    /// The number of reads in a thousand that find their block in memory.
     hits_permille: u64,
 }
 
 impl Plan {
-    /// Chooses blocks, and sees to it that they are in memory, or not.
+    /// Chooses blocks, and brings them into memory, or out of it.
     pub fn prepare(path: &Path, column: Column, depth: usize, reads: usize) -> Result<Self> {
         let file = File::open(path)?;
         let blocks = file.metadata()?.len() / BLOCK as u64;
@@ -88,7 +88,7 @@ impl Plan {
             hits_permille == 1000 || misses < (blocks - hot) / 2,
             "{misses} cold reads need a larger file"
         );
-        // Each cold block once, in an order that nothing reads ahead for.
+        // Each cold block once, in an order without read-ahead.
         let mut cold = std::collections::HashSet::new();
         let mut offsets = Vec::with_capacity(reads);
         for _ in 0..reads {
@@ -104,7 +104,7 @@ impl Plan {
             };
             offsets.push(block * BLOCK as u64);
         }
-        // Cold for all, and then what is to be hot is read.
+        // All pages are dropped, and then the hot ones are read.
         advise(&file, libc::POSIX_FADV_DONTNEED);
         advise(&file, libc::POSIX_FADV_RANDOM);
         if hits_permille > 0 {
@@ -143,7 +143,7 @@ impl Plan {
         Ok(file)
     }
 
-    /// Proves by the device's counter that cold reads were cold and hits were none.
+    /// Checks by the device's counter that cold reads were cold and hits were none.
     pub fn check(&self, device_bytes: u64) -> Result<()> {
         let all = (self.reads() * BLOCK) as u64;
         let expected = all * (1000 - self.hits_permille) / 1000;
@@ -156,7 +156,7 @@ impl Plan {
     }
 }
 
-/// Says how a file will be used (posix_fadvise(2)).
+/// Announces how a file will be used (posix_fadvise(2)).
 pub fn advise(file: &impl std::os::fd::AsRawFd, advice: i32) {
     // SAFETY: no memory is passed.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) };
@@ -188,7 +188,7 @@ impl Resident {
     }
 }
 
-/// Bytes that this process has had read from devices (proc(5), `read_bytes`).
+/// Bytes that devices have read for this process (proc(5), `read_bytes`).
 pub fn device_bytes() -> Result<u64> {
     let mut text = String::new();
     File::open("/proc/self/io")?.read_to_string(&mut text)?;

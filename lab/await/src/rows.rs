@@ -61,21 +61,21 @@ impl Row {
     ];
 }
 
-/// What one run of a cell has measured.
+/// The measurements of one run of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     pub reads_per_second: f64,
-    /// Of the whole process, user and system, in microseconds.
+    /// CPU time of the whole process, user and system, in microseconds.
     pub cpu_us_per_read: f64,
     pub p99_us: f64,
-    /// The worst delay of a task that sleeps for a millisecond, in the same executor; none where
-    /// there is no executor.
+    /// The maximum delay of a task that sleeps for a millisecond, in the same executor; none
+    /// without an executor.
     pub stall_us: Option<f64>,
-    /// What came from devices, over what was read.
+    /// Bytes from devices divided by bytes read.
     pub device_share: f64,
 }
 
-/// Latencies in nanoseconds, and the worst delay of the timer.
+/// Latencies in nanoseconds, and the maximum delay of the timer.
 type Tasks = (Vec<u64>, Option<Duration>);
 
 fn cpu_time() -> Duration {
@@ -91,7 +91,7 @@ fn cpu_time() -> Duration {
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
-/// Begins and ends of what is measured: the same for each row.
+/// Start and end of the measurement: the same for each row.
 struct Watch {
     begin: Instant,
     cpu: Duration,
@@ -122,8 +122,8 @@ impl Watch {
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// Runs the plan's tasks and the timer on an executor: how it spawns, how it sleeps, what its
-/// handles give, and how one of its tasks reads a block.
+/// Runs the plan's tasks and the timer on an executor, given how it spawns, sleeps, joins, and
+/// reads a block.
 macro_rules! tasks {
     ($plan:expr, $spawn:expr, $sleep:expr, $joined:expr, $open:expr, $read:expr) => {{
         let stops = Arc::new(AtomicBool::new(false));
@@ -399,7 +399,7 @@ pub fn measure(row: Row, plan: &Plan, workers: usize) -> Result<Measured> {
     }
 }
 
-/// Its files know whether they are direct by their type.
+/// A file's type says whether it is direct.
 async fn glommio_tasks(plan: &Plan) -> Result<Tasks> {
     use glommio::io::{BufferedFile, DmaFile};
     fn failed(error: glommio::GlommioError<()>) -> anyhow::Error {
@@ -456,7 +456,7 @@ fn fio(plan: &Plan) -> Result<Measured> {
         .arg(format!("--direct={}", is(Column::Direct)))
         .arg(format!("--invalidate={}", is(Column::Cold)));
     if plan.column == Column::Cached {
-        // What the plan has read.
+        // The plan's number of reads.
         fio.arg("--size=6%").arg("--norandommap=1");
     }
     let output = fio.output().context("fio")?;

@@ -21,7 +21,7 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_multi_thread().enable_all().build()?)
 }
 
-/// Has the pages of a file go from memory. They were brought to the disk before.
+/// Drops the pages of a file from memory. They were brought to the disk before.
 fn drop_cache(path: &Path) -> Result<()> {
     let file = StdFile::open(path)?;
     // SAFETY: plain numbers.
@@ -109,7 +109,7 @@ pub fn copy(folder: &Path, rounds: usize) -> Result<()> {
         Side::new("tokio::fs::copy", || Ok(runtime.block_on(tokio::fs::copy(&from, &to))?)),
     ];
     let prepare = || {
-        // What the last one wrote does not wait for the disk while the next one runs.
+        // The writes of one run must not wait for the disk during the next.
         let _ = std::fs::remove_file(&to);
         StdFile::open(&from)?.sync_all().context("sync")
     };

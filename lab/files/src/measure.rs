@@ -1,10 +1,10 @@
-//! Sides that take turns, and what they took.
+//! Sides that take turns, and their times.
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-/// One way to do a job. It gives what all sides have to agree on.
+/// One way to do a job. It returns a value on which all sides have to agree.
 pub struct Side<'a> {
     pub name: &'static str,
     pub run: Box<dyn FnMut() -> Result<u64> + 'a>,
@@ -16,7 +16,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Seconds, and seconds of CPU time of the process: user and system.
+/// Seconds, and CPU seconds of the process: user and system.
 #[derive(Clone, Copy)]
 struct Taken {
     wall: f64,
@@ -38,12 +38,12 @@ fn median(values: &mut [f64]) -> f64 {
     if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
 }
 
-/// The median of these, and between which of them the true one lies in 95 of 100 cases: by the
-/// order of the values alone, whatever they are distributed like.
+/// The median of these values, with a 95 % interval that only uses their order, whatever their
+/// distribution.
 fn with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     let middle = median(&mut values);
     let count = values.len();
-    // How likely it is that at most `rank` of them lie below the true median.
+    // The probability that at most `rank` of them are below the true median.
     let (mut below, mut term, mut rank) = (0.0, 0.5f64.powi(count as i32), 0);
     while below + term <= 0.025 {
         below += term;
@@ -54,8 +54,8 @@ fn with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     (middle, values[rank], values[count - 1 - rank])
 }
 
-/// Runs each side once in each round, another one first each time, with `prepare` before. The first
-/// side is the one that the others are divided by: above 1, it is faster, or cheaper.
+/// Runs each side once in each round, beginning with another one each time, after `prepare`. The
+/// others are divided by the first side: above 1, it is faster, or cheaper.
 pub fn compare(
     title: &str,
     rounds: usize,

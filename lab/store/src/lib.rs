@@ -1,7 +1,7 @@
 //! Local files as an `object_store`, read and written by uringlet.
 //!
-//! [`Store`] wraps object_store's own `LocalFileSystem`. What moves data goes through uringlet:
-//! `get`, `get_ranges`, `head`, and `put`. What only changes names (lists, copies, renames,
+//! [`Store`] wraps object_store's own `LocalFileSystem`. Calls that move data go through uringlet:
+//! `get`, `get_ranges`, `head`, and `put`. Calls that only change names (lists, copies, renames,
 //! deletes) and uploads in parts stay with the other one, so both see the same objects.
 
 use std::fmt;
@@ -33,12 +33,12 @@ const COALESCE: Coalesce = Coalesce { gap: 64 << 10, max: 4 << 20 };
 #[derive(Debug)]
 pub struct Store {
     local: LocalFileSystem,
-    /// Of files that are being written.
+    /// The number of files that are being written.
     staged: AtomicU64,
 }
 
 impl Store {
-    /// Below this directory.
+    /// A store below this directory.
     ///
     /// # Errors
     /// As `LocalFileSystem::new_with_prefix`.
@@ -47,7 +47,7 @@ impl Store {
         Ok(Self { local, staged: AtomicU64::new(0) })
     }
 
-    /// The file of an object, and what is known of it.
+    /// The file of an object, and its metadata.
     async fn open(&self, location: &Path) -> Result<(File, ObjectMeta)> {
         let path = self.local.path_to_filesystem(location)?;
         let failed = |error| failed(error, location);
@@ -66,7 +66,7 @@ impl Store {
         Ok((file, meta))
     }
 
-    /// Writes a file beside the one that it is to be, and gives it its name.
+    /// Writes a file beside the final one, and renames it.
     async fn write(&self, path: PathBuf, payload: PutPayload) -> io::Result<Metadata> {
         let number = self.staged.fetch_add(1, Ordering::Relaxed);
         let mut staged = path.clone().into_os_string();
@@ -102,7 +102,7 @@ impl Store {
     }
 }
 
-/// As `LocalFileSystem` makes it, so that both say the same of an object.
+/// As in `LocalFileSystem`, so that both give the same tag for an object.
 fn e_tag(metadata: &Metadata) -> String {
     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     let since = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -118,7 +118,7 @@ fn failed(error: io::Error, location: &Path) -> Error {
     }
 }
 
-/// The bytes of a range that there are.
+/// The part of a range that exists.
 fn clamped(range: &GetRange, size: u64) -> Result<Range<u64>> {
     let invalid = |error| Error::Generic { store: "uringlet", source: Box::new(error) };
     range.as_range(size).map_err(invalid)
@@ -156,7 +156,7 @@ impl ObjectStore for Store {
         options: PutOptions,
     ) -> Result<PutResult> {
         if options.mode != PutMode::Overwrite || !options.attributes.is_empty() {
-            // A link that must not be there, or an error.
+            // A link that must not exist, or an error.
             return self.local.put_opts(location, payload, options).await;
         }
         let path = self.local.path_to_filesystem(location)?;
@@ -191,7 +191,7 @@ impl ObjectStore for Store {
         let ranges: Vec<_> = ranges.collect::<Result<_>>()?;
         let chunks = file.read_ranges(&ranges, COALESCE).await;
         let chunks = chunks.map_err(|error| failed(error, location))?;
-        // Each of them keeps the memory that it shares.
+        // Each chunk keeps the memory that it shares.
         Ok(chunks.into_iter().map(Bytes::from_owner).collect())
     }
 

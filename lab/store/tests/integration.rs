@@ -1,4 +1,4 @@
-//! object_store's own integration tests, as they are, and tokio's traits over an object.
+//! object_store's own integration tests, unchanged, and tokio's traits over an object.
 
 use object_store::integration as theirs;
 use object_store::path::Path;
