@@ -1,13 +1,12 @@
 //! The laboratory: published experiments, and the instruments that measure them.
 //!
 //! The instruments (`bench`, `report`, `session`, `scratch`, `machine`, `size`, `sandbox`) also
-//! serve the commands of `uringlet`. The crate is not published, so it promises no interface to
-//! anybody.
+//! serve the commands of `uringlet`. The crate is not published, so its interface is not stable.
 
-// A field of a result is named after what it counts; a comment stands where the name does not say
-// it.
+// A field of a result is named after what it counts; a comment is only added if the name is not
+// enough.
 #![allow(missing_docs)]
-// They panic where nobody reads any more: `session::say` and `session::tell` do not.
+// These macros panic if the reader has gone: `session::say` and `session::tell` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bench;

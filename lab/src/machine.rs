@@ -1,4 +1,4 @@
-//! Facts about the machine, the kernel, and what lies behind a file.
+//! Facts about the machine, the kernel, and the device of a file.
 
 use serde::Serialize;
 use std::ffi::CStr;
@@ -6,15 +6,15 @@ use std::fs::{File, read_to_string};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// Version of the package, and the commit where it is known.
+/// The version of the package, and the commit if it is known.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("URINGLET_COMMIT_SUFFIX"));
 
-/// What a benchmark's reader needs to know about the machine.
+/// The facts about the machine that a benchmark's reader needs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// uringlet's version.
     pub version: &'static str,
-    /// Built without optimisation: no figure means anything.
+    /// Built without optimization: the figures mean nothing.
     pub debug_build: bool,
     /// The host's name.
     pub host: String,
@@ -35,7 +35,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Asks the kernel; what it does not say stays empty or 0.
+    /// Asks the kernel; an unknown value is empty or 0.
     pub fn look() -> Self {
         let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
@@ -56,21 +56,21 @@ impl Machine {
     }
 }
 
-/// The file system and the device behind a file.
+/// The file system and the device of a file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Storage {
     /// `ext4`, `tmpfs`; of a block device: `block device`.
     pub file_system: String,
     /// Mount options of the mount and of the file system.
     pub options: String,
-    /// `/dev/vda`, or whatever the mount has as its source.
+    /// The source of the mount, such as `/dev/vda`.
     pub device: String,
-    /// Model, rotational or not, scheduler: what sysfs says.
+    /// Facts from sysfs: model, rotational or not, scheduler.
     pub device_facts: Vec<String>,
 }
 
 impl Storage {
-    /// What `file` lies on.
+    /// The storage of `file`.
     pub fn behind(file: &File) -> std::io::Result<Self> {
         let metadata = file.metadata()?;
         if metadata.file_type().is_block_device() {
@@ -90,14 +90,14 @@ impl Storage {
         let mount = mounts.lines().rev().find_map(|line| parse_mount(line, &id));
         let mut storage = mount.unwrap_or_default();
         if storage.file_system.is_empty() {
-            // btrfs subvolumes, for one, carry numbers that no mount shows.
+            // Some numbers are shown by no mount, for example those of btrfs subvolumes.
             storage.file_system = by_magic(file);
         }
         storage.device_facts = facts(number);
         Ok(storage)
     }
 
-    /// In memory: nothing can be cold, and nothing is direct.
+    /// Is it in memory? Then nothing can be cold, and nothing is direct.
     pub fn is_memory(&self) -> bool {
         matches!(self.file_system.as_str(), "tmpfs" | "ramfs" | "hugetlbfs")
     }
@@ -109,12 +109,12 @@ pub fn cpus_allowed() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
-/// Of a CPU, as /proc/stat has them: user, nice, system, idle, iowait, irq, softirq, steal. What
-/// guests use is part of the first two.
+/// The counters of a CPU in /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. Time
+/// of guests is part of the first two.
 pub type Ticks = [u64; 8];
 
-/// The numbers of CPUs, and what they have done: lines of /proc/stat (proc_stat(5)). All of them
-/// together come first, without a number.
+/// The numbers of CPUs, each with its counters: lines of /proc/stat (proc_stat(5)). The sum of all
+/// comes first, without a number.
 pub fn cpu_ticks(stat: &str) -> impl Iterator<Item = (&str, Ticks)> {
     stat.lines().filter_map(|line| {
         let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
@@ -124,7 +124,7 @@ pub fn cpu_ticks(stat: &str) -> impl Iterator<Item = (&str, Ticks)> {
     })
 }
 
-/// What was done between two looks.
+/// The differences between two looks.
 pub fn ticks_between(before: &Ticks, after: &Ticks) -> Ticks {
     std::array::from_fn(|at| after[at].saturating_sub(before[at]))
 }

@@ -1,8 +1,8 @@
-//! Commands that refuse what they were asked for.
+//! Errors of commands that refuse a request.
 
 use std::fmt::{Display, Formatter};
 
-/// A command does not do what it was asked for: in vain, or to spare the user's data.
+/// A command has refused a request, because it is impossible, or to spare the user's data.
 #[derive(Debug)]
 struct Refusal(String);
 
@@ -14,12 +14,12 @@ impl Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The error of a command that refuses what it was asked for. The exit status says so.
+/// Makes the error of a command that refuses a request. The exit status shows it.
 pub fn refusal(reason: impl Display) -> anyhow::Error {
     Refusal(reason.to_string()).into()
 }
 
-/// Made by [`refusal`].
+/// Was it made by [`refusal`]?
 pub fn is_refusal(error: &anyhow::Error) -> bool {
     error.is::<Refusal>()
 }

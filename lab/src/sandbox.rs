@@ -1,6 +1,6 @@
 //! `--forbid`: has the kernel refuse calls, as a container's seccomp profile does.
 //!
-//! For trying out how a program gets along there. It is no security boundary.
+//! For testing how a program behaves in a sandbox. It is no security boundary.
 
 #![allow(unsafe_code)]
 
@@ -16,10 +16,10 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use uringlet::probe::errno_name;
 
-/// The kernel hands no larger errno to a program.
+/// The kernel returns no larger errno to a program.
 const ERRNO_MAX: i32 = 4095;
 
-/// What can be forbidden.
+/// The calls that can be forbidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Forbidden {
     /// io_uring_setup, io_uring_enter, io_uring_register
@@ -40,7 +40,8 @@ pub enum Forbidden {
     Docker,
 }
 
-/// Not in libc; the same number wherever the list of calls is asm-generic's (arm64, riscv64).
+/// Not in libc. The number is the same on all machines with asm-generic's list of calls (arm64,
+/// riscv64).
 const SYS_IO_PGETEVENTS: i64 = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
 
 const IO_URING: [i64; 3] =
@@ -75,8 +76,8 @@ impl Forbidden {
         }
     }
 
-    /// A filter cannot look into clone3's structure, so the C library is sent back to clone (as
-    /// Docker does).
+    /// A filter cannot read clone3's structure, so the C library is sent back to clone (as Docker
+    /// does).
     fn hides_clone3(self) -> bool {
         matches!(self, Self::Threads | Self::Docker)
     }
@@ -86,7 +87,7 @@ impl Forbidden {
     }
 }
 
-/// The sandbox that a command puts itself or a program into.
+/// The sandbox for a command itself, or for a program.
 #[derive(Args, Clone, Debug)]
 pub struct Sandbox {
     /// Have the kernel refuse these, as a container may (a seccomp filter and no_new_privs)
@@ -119,7 +120,7 @@ fn errno(text: &str) -> Result<i32, String> {
 }
 
 impl Sandbox {
-    /// What is forbidden, without repeats, and the name of the errno; `None` if nothing is.
+    /// The forbidden calls, without repeats, and the name of the errno; `None` if there are none.
     pub fn description(&self) -> Option<(Vec<String>, String)> {
         let mut names: Vec<String> = Vec::new();
         for name in self.forbid.iter().map(|what| what.name()) {
@@ -132,13 +133,13 @@ impl Sandbox {
         (!names.is_empty()).then_some((names, errno))
     }
 
-    /// What is forbidden, for people.
+    /// The forbidden calls, for people.
     pub fn notice(&self) -> Option<String> {
         let (names, errno) = self.description()?;
         Some(format!("forbidden here: {} ({errno})", names.join(", ")))
     }
 
-    /// Puts this process into it, every thread included. Nothing gets it out again.
+    /// Puts this process, with all its threads, into the sandbox permanently.
     ///
     /// # Errors
     /// The kernel has no seccomp filters, or not for this kind of processor.
@@ -150,7 +151,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Has the program enter it before it begins.
+    /// Has the program enter the sandbox before it begins.
     ///
     /// # Errors
     /// There are no seccomp filters for this kind of processor.
@@ -174,7 +175,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The filters to be installed, one after the other: each has one errno.
+    /// The filters to install, one after the other: each has one errno.
     fn programs(&self) -> Result<Vec<BpfProgram>> {
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
         for what in &self.forbid {

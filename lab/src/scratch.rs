@@ -1,7 +1,7 @@
-//! The file that a benchmark works on: an anonymous scratch file, or one that the user named.
+//! The file of a benchmark: an anonymous scratch file, or one that the user named.
 //!
-//! A scratch file loses its name as soon as it is open twice (buffered and direct), so
-//! that it is gone after a panic, Ctrl-C or even SIGKILL: the last close frees it.
+//! A scratch file loses its name as soon as it is open twice (buffered and direct). So it is freed
+//! with the last close, even after a panic, Ctrl-C or SIGKILL.
 
 #![allow(unsafe_code)]
 
@@ -16,16 +16,16 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// What a scratch file gets when nobody says and there is room.
+/// The size of a scratch file by default, if there is room.
 pub const DEFAULT_SIZE: u64 = 256 << 20;
-/// Less says nothing about a disk.
+/// A smaller file says nothing about a disk.
 const SMALLEST_DEFAULT: u64 = 16 << 20;
-/// Of an existing file, no more than this is used unless `--size` says so.
+/// The maximum part of an existing file that is used without `--size`.
 const LARGEST_EXISTING: u64 = 4 << 30;
 /// The smallest `--size`.
 pub const SMALLEST: u64 = 1 << 20;
 
-/// Where a benchmark works, on the command line.
+/// The file of a benchmark, on the command line.
 #[derive(Args, Clone)]
 pub struct Place {
     /// A folder or a new name for the scratch file, or an existing file or block device to read
@@ -44,7 +44,7 @@ pub struct Place {
 }
 
 impl AsRef<Path> for Place {
-    /// As the user has named it, or the folder that is worked in.
+    /// The path that the user named, or the working folder.
     fn as_ref(&self) -> &Path {
         self.file.as_deref().unwrap_or(Path::new("."))
     }
@@ -54,7 +54,7 @@ impl Place {
     /// Opens or makes the file.
     ///
     /// # Errors
-    /// A refusal, with the reason of [`Scratch::open`]: what the user named will not do.
+    /// A refusal, with the reason of [`Scratch::open`]: the named file cannot be used.
     pub fn open(&self) -> Result<Scratch> {
         let opened = Scratch::open(self.as_ref(), self.size, self.allow_writes);
         opened.map_err(|error| refusal::refusal(format_args!("{error:#}")))
@@ -70,17 +70,17 @@ fn file_size(text: &str) -> Result<u64, String> {
 pub struct Scratch {
     /// Through the page cache.
     pub buffered: File,
-    /// Past the page cache, or why that is refused.
+    /// Past the page cache, or the reason why that is refused.
     pub direct: Result<File, String>,
-    /// Bytes to be used, from the beginning on.
+    /// Bytes to use, from the beginning on.
     pub size: u64,
-    /// Where it lies, in words.
+    /// Its place, in words.
     pub description: String,
-    /// The user's own file: to be handled with care.
+    /// The user's own file, which has to be handled with care.
     pub existing: bool,
     /// Writing is allowed.
     pub writable: bool,
-    /// What the user should know about the choice.
+    /// Notices about the choice for the user.
     pub notices: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Scratch {
     /// Opens the file at `path`, or makes a scratch file there (in it, if it is a folder).
     ///
     /// # Errors
-    /// No permission, no space, wrong kind of file; in words.
+    /// A text: no permission, no space, or the wrong kind of file.
     pub fn open(path: &Path, size: Option<u64>, allow_writes: bool) -> Result<Self> {
         match path.metadata() {
             Ok(found) if found.is_dir() => Self::create(path, None, size),
@@ -179,30 +179,30 @@ impl Scratch {
         })
     }
 
-    /// Where it is and how large, as a line for people.
+    /// Its place and size, as a line for people.
     pub fn line(&self) -> String {
         format!("{}, {}", self.description, size::long(self.size))
     }
 
-    /// Descriptors of this process that are open on the file, its own ones included.
+    /// Descriptors of this process that are open on the file, its own included.
     ///
     /// # Errors
     /// /proc cannot be read.
     pub fn descriptors(&self) -> std::io::Result<usize> {
         let own = self.buffered.metadata()?;
         let same = |entry: std::io::Result<std::fs::DirEntry>| {
-            // The descriptor that lists the folder is closed by the time somebody looks behind it.
+            // The descriptor that lists the folder is closed by the time its target is read.
             let found = entry.and_then(|entry| std::fs::metadata(entry.path()));
             found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
         };
         Ok(std::fs::read_dir("/proc/self/fd")?.map(same).filter(|same| *same).count())
     }
 
-    /// Fills a scratch file with data that no file system can compress away, and brings it to the
-    /// device. `go_on` gets the bytes written so far and may stop it.
+    /// Fills a scratch file with incompressible data, and brings it to the device. `go_on` gets the
+    /// bytes written so far, and may stop it.
     ///
     /// # Errors
-    /// The file system is full, or fails; `Interrupted` if `go_on` said so.
+    /// The file system is full, or fails; `Interrupted` if `go_on` has stopped it.
     pub fn fill(&self, mut go_on: impl FnMut(u64) -> bool) -> std::io::Result<()> {
         let mut random = fastrand::Rng::with_seed(1);
         let mut chunk = vec![0u8; 1 << 20];
@@ -219,7 +219,7 @@ impl Scratch {
         self.buffered.sync_all()
     }
 
-    /// Throws the content away, and allocates space for `size` bytes in which nothing was written.
+    /// Drops the content, and allocates `size` bytes of unwritten space.
     ///
     /// # Errors
     /// The file system is full, or cannot allocate in advance.
@@ -232,7 +232,7 @@ impl Scratch {
         }
     }
 
-    /// Brings dirty pages to the device and drops what the cache holds of the file.
+    /// Brings dirty pages to the device, and drops the file from the cache.
     ///
     /// # Errors
     /// The device failed, or the kernel refuses the advice.
@@ -246,13 +246,13 @@ impl Scratch {
         Ok(rustix::fs::fadvise(&self.buffered, 0, None, advice)?)
     }
 
-    /// Has random reads not turned into many by read-ahead. A hint: without it, figures are only
-    /// lower.
+    /// Prevents read-ahead from turning random reads into many. A hint: without it, figures are
+    /// only lower.
     pub fn expect_random_reads(&self) {
         let _ = self.advise(Advice::Random);
     }
 
-    /// The part of the first `len` bytes, at least 1, that lies in the page cache: 0 to 1
+    /// The share of the first `len` bytes, at least 1, that is in the page cache: 0 to 1
     /// (mincore(2)).
     ///
     /// # Errors
@@ -271,7 +271,7 @@ impl Scratch {
     }
 }
 
-/// A size that fits into the free space: the wish as it is, the default made smaller.
+/// A size that fits into the free space: the user's size unchanged, or a smaller default.
 fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
     match wish {
         Some(size) if size > free => bail!(
@@ -282,7 +282,7 @@ fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
         Some(size) => Ok(size),
         None if DEFAULT_SIZE <= free / 2 => Ok(DEFAULT_SIZE),
         None => {
-            // Half of what is free is left to everybody else.
+            // Half of the free space is left to others.
             let size = free / 2 / SMALLEST_DEFAULT * SMALLEST_DEFAULT;
             ensure!(
                 size > 0,
@@ -299,10 +299,10 @@ fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
     }
 }
 
-/// Free for users on the file system of a folder.
+/// The free space for users on the file system of a folder.
 ///
 /// # Errors
-/// The folder is not there.
+/// The folder does not exist.
 pub fn free_bytes(folder: &Path) -> Result<u64> {
     let found = rustix::fs::statvfs(folder).with_context(|| folder.display().to_string())?;
     Ok(found.f_bavail * found.f_frsize)

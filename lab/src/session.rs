@@ -1,5 +1,5 @@
-//! What every measurement has around it: Ctrl-C, the scratch file filled, a progress bar, the
-//! header, its files.
+//! The frame of every measurement: Ctrl-C, filling the scratch file, a progress bar, the header,
+//! the outputs.
 
 use crate::machine::{Machine, Storage};
 pub use crate::refusal::{is_refusal, refusal};
@@ -19,17 +19,17 @@ use std::process::{Child, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Set by Ctrl-C; every loop looks at it.
+/// Set by Ctrl-C; every loop checks it.
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Exit status of a refused request; clap uses the same for wrong usage.
 const REFUSED: u8 = 2;
 
-/// Exit status after Ctrl-C, as a shell has it.
+/// Exit status after Ctrl-C, as in a shell.
 pub const INTERRUPTED: u8 = 130;
 
-/// The first signal ends the measurement in order, the second one ends the process: the scratch
-/// file has no name any more, so the kernel frees it either way.
+/// The first signal ends the measurement normally, the second one ends the process. The scratch
+/// file has no name any more, so the kernel frees it in both cases.
 ///
 /// # Errors
 /// The handler cannot be installed.
@@ -42,10 +42,10 @@ pub fn stop_on_ctrl_c() -> Result<()> {
     .context("cannot handle Ctrl-C")
 }
 
-/// Waits until a child has ended, and meanwhile tells it once if there was a Ctrl-C. Does not wait
-/// where the kernel has no descriptors of processes.
+/// Waits until a child has ended, and tells it once if Ctrl-C was pressed. Does not wait if the
+/// kernel has no pidfds.
 pub fn until_ended(child: &Child, stop: impl FnOnce(Pid)) {
-    /// How often Ctrl-C is looked for.
+    /// The interval of checks for Ctrl-C.
     const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let id = Pid::from_child(child);
     let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { return };
@@ -60,7 +60,7 @@ pub fn until_ended(child: &Child, stop: impl FnOnce(Pid)) {
     }
 }
 
-/// The end of a help text. Lines of a paragraph are joined, but for those of examples.
+/// The end of a help text. Lines of a paragraph are joined, except those of examples.
 pub fn help(texts: &[&str]) -> String {
     let paragraphs = texts.iter().flat_map(|text| text.trim_end().split("\n\n"));
     let joined = paragraphs.map(|paragraph| match paragraph.starts_with("Examples:") {
@@ -70,18 +70,18 @@ pub fn help(texts: &[&str]) -> String {
     joined.collect::<Vec<_>>().join("\n\n")
 }
 
-/// Somebody else's text, fit for a terminal: whatever would steer it is replaced.
+/// Makes a foreign text safe for a terminal: control characters are replaced.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// A result in another form is on standard output: no text is.
+/// Standard output has the result in another format, so no text is printed.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// To standard output, where somebody may have stopped reading.
+/// Prints to standard output, whose reader may have gone.
 ///
 /// # Errors
-/// It cannot be written to.
+/// Standard output cannot be written to.
 pub fn say(text: &str) -> Result<()> {
     if SILENT.load(Ordering::Relaxed) {
         return Ok(());
@@ -90,18 +90,18 @@ pub fn say(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the result")
 }
 
-/// To standard error. It is no failure if nobody reads it any more.
+/// Prints to standard error. Errors are ignored, because the reader may have gone.
 pub fn tell(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Exit status where nobody reads standard output any more, as a shell has it for SIGPIPE.
+/// Exit status if the reader of standard output has gone, as in a shell after SIGPIPE.
 const BROKEN_PIPE: u8 = 128 + libc::SIGPIPE as u8;
 
-/// The exit status of a command; a failure is told.
+/// The exit status of a command; prints its failure.
 pub fn exit(command: &str, result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
-        // SIGPIPE stays ignored: a command undoes what it has set up, and a program is waited for.
+        // SIGPIPE stays ignored, so that a command cleans up, and waits for its program.
         if is_broken_pipe(&error) {
             return ExitCode::from(BROKEN_PIPE);
         }
@@ -115,18 +115,18 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// What was measured, on its way to standard output and to the files.
+/// A measurement's output, to standard output and to the files.
 pub struct Session<'a> {
     outputs: &'a Outputs,
-    /// What the measurement works on.
+    /// The measured file.
     file: Option<&'a Path>,
     files: Option<Files>,
-    /// What was said when it began.
+    /// The first header.
     first: Option<Header>,
 }
 
 impl<'a> Session<'a> {
-    /// Has the first Ctrl-C end the measurement in order.
+    /// Has the first Ctrl-C end the measurement normally.
     ///
     /// # Errors
     /// The handler cannot be installed.
@@ -136,8 +136,8 @@ impl<'a> Session<'a> {
         Ok(Self { outputs, file, files: None, first: None })
     }
 
-    /// Makes the files, unless they are, and says what is going to be measured; what it has said
-    /// before is not repeated.
+    /// Opens the outputs, unless they are open, and prints the header without repeating facts of an
+    /// earlier one.
     ///
     /// # Errors
     /// As [`Outputs::open`]; standard output cannot be written to.
@@ -154,10 +154,10 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Writes the files, and gives the exit status.
+    /// Writes the files, and returns the exit status.
     ///
     /// # Errors
-    /// One cannot be written to.
+    /// A file cannot be written to.
     pub fn end(self, json: &impl Serialize, document: &Document) -> Result<ExitCode> {
         if let Some(files) = self.files {
             files.write(json, document)?;
@@ -191,28 +191,28 @@ pub fn fill(scratch: &Scratch) -> Result<bool> {
     }
 }
 
-/// A bar for this many bytes.
+/// A progress bar for this many bytes.
 pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(total).with_message(what);
     bar.set_style(style("{msg} {wide_bar} {bytes}/{total_bytes}"));
     bar
 }
 
-/// A bar for this many runs, with a message.
+/// A progress bar for this many runs, with a message.
 pub fn steps(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     bar.set_style(style("{pos}/{len} {wide_bar} {eta} left · {msg}"));
     bar
 }
 
-/// A bar for so much time, in milliseconds, with a message.
+/// A progress bar for a time, in milliseconds, with a message.
 pub fn progress(time: Duration) -> ProgressBar {
     let bar = ProgressBar::new(time.as_millis() as u64);
     bar.set_style(style("{wide_bar} at most {eta} left · {msg}"));
     bar
 }
 
-/// The exit status of a command that has no figure to show.
+/// The exit status of a command without a figure.
 pub fn nothing_measured(command: &str, refused: bool) -> ExitCode {
     let why = if refused { "all of it was refused" } else { "there is no figure" };
     tell(format_args!("uringlet {command}: nothing was measured: {why}"));
@@ -223,8 +223,8 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are constants")
 }
 
-/// What is known before the first measurement: `file` says what is worked on; `more` has lines of
-/// the command's own.
+/// The facts before the first measurement: `file` is the measured file, and `more` has lines of the
+/// command's own.
 pub fn header(
     command: &str,
     machine: &Machine,
@@ -257,7 +257,7 @@ pub fn header(
     Header { command: command.into(), version: machine.version.into(), facts, notices }
 }
 
-/// What was typed, so that it can be typed again.
+/// The command line, quoted so that it can be typed again.
 fn command_line() -> String {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| printable(&word.to_string_lossy())).collect();
@@ -265,7 +265,7 @@ fn command_line() -> String {
     ["uringlet".into()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// What a reader should know before believing a figure; `own` is of the files that are worked on.
+/// Notices that a reader should know before trusting a figure; `own` is about the measured files.
 pub fn notices(machine: &Machine, storage: &Storage, own: &[String]) -> Vec<String> {
     let mut notices = own.to_vec();
     if machine.debug_build {
@@ -304,7 +304,7 @@ pub fn table(heads: impl IntoIterator<Item = String>) -> Table {
     table
 }
 
-/// Columns of the terminal that standard output is.
+/// The width of the terminal of standard output.
 pub fn terminal_width() -> Option<usize> {
     Table::new().width().map(usize::from)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// same).
 ///
 /// # Errors
-/// What was expected; the caller adds the field and the value.
+/// The expected form; the caller adds the field and the value.
 pub fn parse(text: &str) -> Result<u64, String> {
     let expected =
         || "expected a positive size such as 4096, 4k, 256M or 1G (units of 1024)".to_owned();
@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 /// A time from a number with an optional unit ms, s, m or h; seconds without one.
 ///
 /// # Errors
-/// What was expected; the caller adds the field and the value.
+/// The expected form; the caller adds the field and the value.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time such as 500ms, 1s, 0.5 or 2m".to_owned();
     let text = text.trim();
@@ -51,7 +51,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| expected())
 }
 
-/// `4k`, `256M`: exact where a unit divides the size, the form that [`parse`] reads.
+/// `4k`, `256M`: exact if a unit divides the size, in the form that [`parse`] reads.
 pub fn short(bytes: u64) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M"), (10, "k")];
     match units.iter().find(|(shift, _)| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift)) {

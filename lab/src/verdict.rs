@@ -1,32 +1,32 @@
-//! What a difference is worth: an interval over rounds, and the class that follows from it.
+//! The significance of a difference: an interval over rounds, and the class that follows from it.
 //!
 //! Rounds of two sides are compared by their ratio. Rounds that were run together are paired: the
 //! interval is that of the Hodges-Lehmann estimate, by the exact distribution of Wilcoxon's signed
-//! ranks. Rounds of two runs are not: it is that of the shift between two samples, by the
-//! distribution of Mann and Whitney's U. (Hollander, Wolfe, Chicken: Nonparametric Statistical
-//! Methods, sections 3.3 and 4.3.)
+//! ranks. Rounds of two runs are not paired: the interval is that of the shift between two samples,
+//! by the distribution of Mann and Whitney's U. (Hollander, Wolfe, Chicken: Nonparametric
+//! Statistical Methods, sections 3.3 and 4.3.)
 //!
-//! Neither asks how noise is distributed. A run that repeats rounds until the interval is narrow
-//! looks at its width only ([`Interval::is_known`], [`Interval::is_settled`]): stopping when the
-//! verdict pleases would find differences where there are none.
+//! Neither assumes a distribution of the noise. A run that repeats rounds until the interval is
+//! narrow uses its width only ([`Interval::is_known`], [`Interval::is_settled`]). Stopping at a
+//! welcome verdict would find differences where there are none.
 
 use crate::bench::median;
 use serde::Serialize;
 use std::f64::consts::LN_2;
 
-/// A ratio is known when its interval is no wider to each side.
+/// A ratio is known if its interval is at most this wide to each side.
 pub const PRECISION: f64 = 0.03;
-/// A smaller difference is none. The margin is wider than [`PRECISION`]: the class of a ratio near
-/// the margin is chance.
+/// A smaller difference does not count. The margin is wider than [`PRECISION`]: the class of a
+/// ratio near the margin is chance.
 pub const MARGIN: f64 = 0.05;
-/// How often an interval misses the truth, both sides together.
+/// The probability that an interval misses the true value, both sides together.
 const MISSES: f64 = 0.05;
-/// Fewer paired rounds are not judged while more can be had.
+/// Fewer paired rounds are not judged while more are possible.
 pub const LEAST_ROUNDS: usize = 10;
-/// Distributions are exact for samples of up to this many, and normal beyond.
+/// Distributions are exact for samples up to this size, and normal beyond.
 const EXACT: usize = 50;
 
-/// Where a ratio lies.
+/// The interval of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     pub low: f64,
@@ -35,19 +35,19 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// What a ratio means.
+/// The class of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     Better,
-    /// Known, and less than [`MARGIN`] from 1.
+    /// The ratio is known, and less than [`MARGIN`] from 1.
     Level,
     Worse,
-    /// The interval holds 1, and more than that.
+    /// The interval contains 1, and is wider than the margin.
     Unknown,
 }
 
-/// Which way is better, and how that is said.
+/// Whether more or less is better, and the word for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sense {
     /// A rate.
@@ -59,7 +59,7 @@ pub enum Sense {
 }
 
 impl Class {
-    /// In the words of what was measured.
+    /// The class in the words of the measured quantity.
     pub fn word(self, sense: Sense) -> &'static str {
         match (self, sense) {
             (Self::Better, Sense::Cheaper) => "cheaper",
@@ -73,15 +73,15 @@ impl Class {
 }
 
 impl Interval {
-    /// Of `ours` divided by `theirs`, round by round; none with too few rounds for an interval.
+    /// The interval of `ours` divided by `theirs`, round by round; none with too few rounds.
     pub fn paired(ours: &[f64], theirs: &[f64]) -> Option<Self> {
         one_of(ours, theirs, 1)
     }
 
-    /// Of `ours` divided by the best of `others`, and which that is. `best` says which of two
-    /// ratios is that of the better one: `f64::min` for rates.
+    /// The interval of `ours` divided by the best of `others`, and the best's index. `best` chooses
+    /// the better one of two ratios: `f64::min` for rates.
     ///
-    /// The best is chosen by the same rounds, and luck would choose too well. So the side of the
+    /// The best is chosen by the same rounds, and luck would bias the choice. So the side of the
     /// interval that luck would move has a share of `MISSES` for each of the others.
     pub fn to_the_best(ours: &[f64], others: &[&[f64]]) -> Option<(usize, Self)> {
         let all = others.iter().map(|theirs| one_of(ours, theirs, others.len()));
@@ -92,7 +92,7 @@ impl Interval {
         Some((best, Self { low: least(|one| one.low), high: least(|one| one.high), ..*found }))
     }
 
-    /// Of `b` divided by `a`, which were not run together; none with too few rounds.
+    /// The interval of `b` divided by `a`, which were not run together; none with too few rounds.
     pub fn unpaired(a: &[f64], b: &[f64]) -> Option<Self> {
         let (a, b) = (logs(a)?, logs(b)?);
         let mut shifts: Vec<f64> = b.iter().flat_map(|b| a.iter().map(move |a| b - a)).collect();
@@ -101,7 +101,7 @@ impl Interval {
         Some(Self::of_sorted(&shifts, skipped, skipped))
     }
 
-    /// Of sorted logarithms, of which this many are skipped at each end.
+    /// The interval of sorted logarithms, without this many at each end.
     fn of_sorted(sorted: &[f64], low: usize, high: usize) -> Self {
         let last = sorted.len() - 1;
         let middle = f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]);
@@ -112,13 +112,13 @@ impl Interval {
         }
     }
 
-    /// It is no wider than [`PRECISION`] to each side.
+    /// Is it at most [`PRECISION`] wide to each side?
     pub fn is_known(&self) -> bool {
         self.width() <= 2.0 * PRECISION.ln_1p()
     }
 
-    /// It is known, or so far from 1 that its class is: no wider to each side than a quarter of the
-    /// distance.
+    /// Is it known, or its class clear? It is clear if each side is at most a quarter of the
+    /// distance from 1.
     pub fn is_settled(&self) -> bool {
         self.is_known() || self.width() <= self.ratio.ln().abs() / 2.0
     }
@@ -127,7 +127,7 @@ impl Interval {
         (self.high / self.low).ln()
     }
 
-    /// What it means, of a ratio of which more or less is better.
+    /// The class of the ratio, if `sense` says what is better.
     pub fn class(&self, sense: Sense) -> Class {
         let is_near = self.ratio.ln().abs() <= MARGIN.ln_1p();
         let (more, less) = match sense {
@@ -148,7 +148,7 @@ impl Interval {
     }
 }
 
-/// What a ratio means whose interval may be unknown.
+/// The class of a ratio whose interval may be unknown.
 pub fn class(interval: Option<&Interval>, sense: Sense) -> Class {
     interval.map_or(Class::Unknown, |interval| interval.class(sense))
 }
@@ -164,7 +164,7 @@ pub fn beaten(sides: &[&[f64]]) -> Option<(usize, Vec<usize>)> {
     Some((best, (0..sides.len()).filter(is_beaten).collect()))
 }
 
-/// Of paired rounds; the upper side is that of one of this many.
+/// The interval of paired rounds; the upper side is that of one of this many.
 fn one_of(ours: &[f64], theirs: &[f64], many: usize) -> Option<Interval> {
     if ours.len() != theirs.len() {
         return None;
@@ -183,7 +183,7 @@ fn one_of(ours: &[f64], theirs: &[f64], many: usize) -> Option<Interval> {
     Some(Interval::of_sorted(&averages, low, high))
 }
 
-/// None if one has no logarithm.
+/// None if a value has no logarithm.
 fn logs(values: &[f64]) -> Option<Vec<f64>> {
     let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
     (!logs.is_empty() && logs.iter().all(|log| log.is_finite())).then_some(logs)
@@ -199,8 +199,8 @@ enum Distribution {
     },
 }
 
-/// How many values of a sorted list lie outside of the interval, at one end: the statistic is at
-/// most so large, less one, with at most this probability. None if it never is.
+/// The number of values of a sorted list that are outside of the interval at one end. With at most
+/// this probability, the statistic is less than that number. None if it never is.
 fn skipped_of(probability: f64, distribution: impl Fn() -> Distribution) -> Option<usize> {
     match distribution() {
         Distribution::Exact(ways, all) => {
@@ -218,7 +218,7 @@ fn skipped_of(probability: f64, distribution: impl Fn() -> Distribution) -> Opti
     }
 }
 
-/// Sums of the ranks 1 to `count`, each with or without its rank.
+/// The distribution of sums of the ranks 1 to `count`, each included or not.
 fn signed_ranks(count: usize) -> Distribution {
     let n = count as f64;
     if count > EXACT {
@@ -235,7 +235,7 @@ fn signed_ranks(count: usize) -> Distribution {
     Distribution::Exact(ways.iter().map(|ways| ways.ln()).collect(), n * LN_2)
 }
 
-/// How many pairs of two samples are in order.
+/// The distribution of the number of ordered pairs of two samples.
 fn mann_whitney(a: usize, b: usize) -> Distribution {
     let (m, n) = (a as f64, b as f64);
     if a > EXACT || b > EXACT {
@@ -247,7 +247,7 @@ fn mann_whitney(a: usize, b: usize) -> Distribution {
     ways[0][0] = 1.0;
     for value in 1..=a + b {
         for taken in (1..=value.min(a)).rev() {
-            // It stands behind all that belong to the other sample.
+            // All earlier values that do not belong to this sample are before it.
             let before = value - taken;
             for u in (before..=a * b).rev() {
                 ways[taken][u] += ways[taken - 1][u - before];
@@ -258,8 +258,8 @@ fn mann_whitney(a: usize, b: usize) -> Distribution {
     Distribution::Exact(ways[a].iter().map(|ways| ways.ln()).collect(), all.ln())
 }
 
-/// Of the standard normal distribution, below its middle, to 4.5e-4 (Abramowitz and Stegun,
-/// 26.2.23).
+/// The quantile of the standard normal distribution, below its middle, to 4.5e-4 (Abramowitz and
+/// Stegun, 26.2.23).
 fn quantile(probability: f64) -> f64 {
     let t = (-2.0 * probability.ln()).sqrt();
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
@@ -308,7 +308,7 @@ mod tests {
         );
     }
 
-    /// What one engine does in a round, with the noise of a machine.
+    /// The rate of one engine in a round, with the noise of a machine.
     type Noise = fn(&mut Rng) -> f64;
 
     fn normal(random: &mut Rng) -> f64 {
@@ -325,19 +325,19 @@ mod tests {
         hit * (0.03 * normal(random)).exp()
     }
 
-    /// One of two ways, which chance decides: a thread on this CPU or on that.
+    /// One of two rates at random: as for a thread on one of two CPUs.
     fn two_ways(random: &mut Rng) -> f64 {
         if random.bool() { 1.08 } else { 0.93 }
     }
 
-    /// Rounds as `bench` makes them: more as long as the ratio is not known, and without those that
-    /// another one beats. The first has this ratio to the others.
+    /// Rounds as in `bench`: more while the ratio is unknown, and without those that another one
+    /// beats. The first has this ratio to the others.
     fn bench(random: &mut Rng, noise: Noise, others: usize, ratio: f64) -> Class {
         let mut ours = Vec::new();
         let mut theirs = vec![Vec::new(); others];
         loop {
             for _ in 0..6 {
-                // The machine drifts, for all of a round.
+                // The machine's speed drifts, the same for all of a round.
                 let drift = 1.0 + 0.02 * ours.len() as f64;
                 ours.push(ratio * drift * noise(random));
                 theirs.iter_mut().for_each(|side| side.push(drift * noise(random)));

@@ -1,12 +1,12 @@
 //! The one loop that every asynchronous engine runs, and its clocks.
 //!
-//! They share it so that no side has a better one: keep `depth` requests in flight, sleep until at
-//! least one is complete, take all that are, put new ones in their place. A [`Manner`] says how
-//! many requests a call hands over, and where the loop sleeps.
+//! All engines use this loop, so that none has a better one. It keeps `depth` requests in flight,
+//! sleeps until at least one is complete, takes all completions, and submits new requests in their
+//! place. A [`Manner`] says how many requests a call hands over, and where the loop sleeps.
 //!
-//! Throughput and latency are measured in different runs. A run for throughput looks at no clock
-//! per request. It hands all requests over and waits in one call where the interface has such a
-//! call (io_uring). A timed one hands over, looks at the clock, and waits.
+//! Throughput and latency are measured in different runs. A run for throughput reads no clock per
+//! request. It hands all requests over and waits in one call if the interface has such a call
+//! (io_uring). A timed run hands over, reads the clock, and waits.
 
 #![allow(unsafe_code)]
 
@@ -23,47 +23,47 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// One request, as narrow as the loop needs it.
+/// A request, with the fields that the loop needs.
 #[derive(Clone, Copy)]
 pub struct Request {
     /// The file.
     pub fd: RawFd,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// Where the data goes to or comes from; not used by an fsync.
+    /// The buffer of the transfer; not used by an fsync.
     pub buffer: *mut [u8],
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// Comes back with the completion; below the depth.
+    /// Returned with the completion; less than the depth.
     pub slot: usize,
 }
 
-/// An asynchronous interface, as narrow as the loop needs it.
+/// An asynchronous interface, with the functions that the loop needs.
 ///
-/// Dropping it waits for what is in flight: the buffers are freed afterwards.
+/// Dropping it waits for requests in flight, because the buffers are freed afterwards.
 pub trait Queue {
-    /// Puts a request together for the next submission.
+    /// Prepares a request for the next submission.
     ///
     /// # Safety
-    /// The buffer stays valid and untouched until the slot was reaped or the queue dropped.
+    /// The buffer stays valid and is not used until the slot was reaped or the queue dropped.
     unsafe fn prepare(&mut self, request: Request);
 
-    /// Hands over what was prepared.
+    /// Hands prepared requests over.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The errors of the call.
     fn submit(&mut self) -> std::io::Result<()>;
 
-    /// Sleeps until a request is complete. May come back without one after a signal.
+    /// Sleeps until a request is complete. May return without one after a signal.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The errors of the call.
     fn wait(&mut self) -> std::io::Result<()>;
 
-    /// Both, in one call where there is one.
+    /// Submits and waits, in one call if there is one.
     ///
     /// # Errors
-    /// Those of the calls.
+    /// The errors of the calls.
     #[inline]
     fn submit_and_wait(&mut self) -> std::io::Result<()> {
         self.submit()?;
@@ -82,14 +82,14 @@ pub trait Queue {
     /// Looks for completions after the eventfd was counted up, without sleeping.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The errors of the call.
     #[inline]
     fn collect(&mut self) -> std::io::Result<()> {
         Ok(())
     }
 }
 
-/// A signal (Ctrl-C, for one) is no error: the loop comes back.
+/// Interruption by a signal (such as Ctrl-C) is no error: the loop continues.
 pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(()),
@@ -100,7 +100,7 @@ pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> 
 /// Runs a job.
 ///
 /// # Errors
-/// What failed first.
+/// The first error.
 pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
     let failed = |error| format!("submitting or waiting failed: {error}");
     let event_loop = match job.manner {
@@ -166,7 +166,7 @@ pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figu
     failure.map_or_else(|| Ok(meter.stop(done, latency.as_ref())), Err)
 }
 
-/// Hands over what was prepared, if that is anything, and looks at the clock if that is wanted.
+/// Submits prepared requests, if there are any, and reads the clock if times are wanted.
 #[inline]
 fn submit<Q: Queue>(queue: &mut Q, latency: &mut Option<Latency>) -> std::io::Result<()> {
     match latency {
@@ -181,7 +181,7 @@ fn submit<Q: Queue>(queue: &mut Q, latency: &mut Option<Latency>) -> std::io::Re
     }
 }
 
-/// A negative errno, in words.
+/// A text for a negative errno.
 pub fn request_failed(errno: i64) -> String {
     let error = Error::from_raw_os_error(i32::try_from(-errno).unwrap_or(libc::EIO));
     let hint = match error.raw_os_error() {
@@ -191,7 +191,7 @@ pub fn request_failed(errno: i64) -> String {
     format!("a request failed: {error}{hint}")
 }
 
-/// What one engine did in one run.
+/// The figures of one engine in one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// Reads and writes that completed in full.
@@ -202,17 +202,17 @@ pub struct Figure {
     pub iops: f64,
     /// CPU time of all threads, user and system, kernel workers of this process included.
     pub cpu_us_per_request: f64,
-    /// The part of it that is user time.
+    /// The user part of the CPU time.
     pub user_us_per_request: f64,
-    /// Only of a timed run.
+    /// For a timed run only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyFigure>,
-    /// What uringlet has chosen, and what it was refused; none of a native engine.
+    /// uringlet's choice, and what was refused; none for a native engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_by: Option<String>,
 }
 
-/// The percentiles that are kept of every latency: those that fio prints.
+/// The percentiles of every latency: those that fio prints.
 pub const PERCENTILES: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,
@@ -223,21 +223,20 @@ pub const PERCENTILES: [f64; 17] = [
 pub struct LatencyFigure {
     /// Requests that were measured.
     pub samples: u64,
-    /// None for an engine that has no submit.
+    /// None for an engine without submit.
     pub submit: Option<SubmitFigure>,
-    /// From the end of the submit (of a synchronous engine: the beginning of the call) to the
-    /// reap.
+    /// From the end of the submit (for a synchronous engine: the start of the call) to the reap.
     #[serde(flatten, with = "complete_us")]
     pub complete: Distribution,
-    /// From the beginning of the submit (of a synchronous engine: of the call) to the reap.
+    /// From the start of the submit (for a synchronous engine: of the call) to the reap.
     pub total_us: Spread,
-    /// Of that, the part of the requests up to each of [`BOUNDS_NS`] and above the one before it;
-    /// the last: above all.
+    /// The share of the requests between each of [`BOUNDS_NS`] and the one before it; the last:
+    /// above all.
     #[serde(skip)]
     pub total_shares: [f64; BOUNDS_NS.len() + 1],
 }
 
-/// How many times are distributed, in microseconds.
+/// The distribution of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     pub mean: f64,
@@ -247,7 +246,7 @@ pub struct Distribution {
     pub max: f64,
     /// Standard deviation.
     pub stdev: f64,
-    /// At each of [`PERCENTILES`].
+    /// The value at each of [`PERCENTILES`].
     pub percentiles: [f64; PERCENTILES.len()],
 }
 
@@ -261,7 +260,7 @@ impl Distribution {
 with_prefix!(complete_us "complete_us_");
 with_prefix!(us_per_call "us_per_call_");
 
-/// Latencies between which fio counts, in nanoseconds.
+/// The bounds of fio's latency classes, in nanoseconds.
 pub const BOUNDS_NS: [u64; 31] = {
     let steps = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
     let units = [1, 1_000, 1_000_000];
@@ -274,7 +273,7 @@ pub const BOUNDS_NS: [u64; 31] = {
     bounds
 };
 
-/// Many times, summed up.
+/// A summary of many times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
     pub min: f64,
@@ -284,7 +283,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of a sample; none of nothing.
+    /// The summary of a sample; none for an empty one.
     pub fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
@@ -301,30 +300,30 @@ impl Spread {
 /// The time that the caller spends in submit calls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SubmitFigure {
-    /// All that time, divided by the requests.
+    /// The total time in submit calls, divided by the requests.
     pub us_per_request_mean: f64,
-    /// Of the calls, whatever number of requests each handed over.
+    /// The times of the calls, whatever number of requests each handed over.
     #[serde(flatten, with = "us_per_call")]
     pub calls: Distribution,
     /// Requests per call.
     pub requests_per_call: f64,
 }
 
-/// Times of submit calls and completions. Nothing is allocated while it runs.
+/// Times of submit calls and completions. Nothing is allocated during the run.
 pub struct Latency {
     calls: Times,
     completions: Times,
-    /// From the beginning of the submit calls on.
+    /// From the start of the submit calls.
     total: Sums,
     requests: u64,
-    /// Slots to be handed over with the next submit.
+    /// Slots of the next submit.
     prepared: Vec<usize>,
-    /// When the submit call of each slot began, and when it ended.
+    /// The start and the end of each slot's submit call.
     since: Vec<(Instant, Instant)>,
 }
 
 impl Latency {
-    /// For `depth` slots.
+    /// Makes it for `depth` slots.
     pub fn new(depth: usize) -> Self {
         let now = Instant::now();
         Self {
@@ -354,14 +353,14 @@ impl Latency {
         self.completed(at - ended, at - begun);
     }
 
-    /// A request took so long after its submit, and so long in all.
+    /// A request took this long after its submit, and this long in all.
     #[inline]
     pub fn completed(&mut self, after: Duration, total: Duration) {
         self.completions.record(after);
         self.total.record(total);
     }
 
-    /// What came out.
+    /// The result.
     fn figure(&self) -> LatencyFigure {
         let submit = (self.requests > 0).then(|| SubmitFigure {
             us_per_request_mean: self.calls.sum.as_secs_f64() * 1e6 / self.requests as f64,
@@ -410,8 +409,7 @@ impl Times {
     }
 }
 
-/// Enough for a mean and a standard deviation, in microseconds, and how many there were of each
-/// size.
+/// Sums for a mean and a standard deviation, in microseconds, and the count of each size class.
 #[derive(Default)]
 struct Sums {
     count: u64,
@@ -447,7 +445,7 @@ impl Sums {
     }
 }
 
-/// Clock and CPU time of one run; looks at the clock about once per millisecond.
+/// Clock and CPU time of one run; reads the clock about once per millisecond.
 pub struct Meter<'a> {
     start: Instant,
     /// User and system time at the start.
@@ -463,7 +461,7 @@ impl<'a> Meter<'a> {
         Self { cpu: cpu_times(), start: Instant::now(), duration, stop, next_look: 1 }
     }
 
-    /// False when the time is over, or the user wants us to stop.
+    /// False when the time is over, or the user has asked to stop.
     #[inline]
     pub fn goes_on(&mut self, done: u64) -> bool {
         done < self.next_look || self.look(done)
@@ -477,7 +475,7 @@ impl<'a> Meter<'a> {
         elapsed < self.duration && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// The figure of the run, for everything that is complete.
+    /// The figure of the run, for all completed requests.
     pub fn stop(self, requests: u64, latency: Option<&Latency>) -> Figure {
         let seconds = self.start.elapsed().as_secs_f64();
         let now = cpu_times();

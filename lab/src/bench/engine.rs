@@ -1,4 +1,4 @@
-//! What can be compared: the native interfaces, and uringlet's engines.
+//! The engines to compare: the native interfaces, and uringlet's engines.
 
 use super::drive::{Figure, keep_in_flight};
 use super::manner::Manner;
@@ -11,11 +11,10 @@ use serde::Serialize;
 use strum::{EnumMessage, IntoStaticStr};
 use uringlet::{Builder, Context, EngineKind};
 
-/// A way to get requests executed. The native ones are called as fio calls them, uringlet's have
-/// its name in front: `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of
-/// that name.
+/// A way to execute requests. The native ones are called as in fio, uringlet's have its name in
+/// front: `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of that name.
 ///
-/// What is said of each is also its help on the command line.
+/// The comments are also the help on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumMessage, IntoStaticStr, Serialize)]
 #[serde(into = "&str")]
 #[strum(const_into_str)]
@@ -52,13 +51,13 @@ pub enum Engine {
     #[strum(serialize = "uringlet:posix_aio")]
     OursPosixAio,
     /// psync under another name, in uringlet's place
-    // A comparison that must find nothing.
+    // A comparison that must find no difference.
     #[strum(serialize = "psync-again")]
     PsyncAgain,
 }
 
 impl Engine {
-    /// What the command line takes; the last one is not in its help.
+    /// The values of the command line; the last one is not in its help.
     const SELECTABLE: [Self; 10] = [
         Self::Psync,
         Self::Libaio,
@@ -75,31 +74,32 @@ impl Engine {
     /// Every engine that can be chosen, in the order of the table.
     pub const ALL: [Self; 9] = *Self::SELECTABLE.first_chunk().unwrap();
 
-    /// What is compared unless the user says otherwise.
+    /// The engines that are compared by default.
     pub const DEFAULT: [Self; 5] =
         [Self::Psync, Self::Libaio, Self::IoUring, Self::Posixaio, Self::OursAuto];
 
-    /// On the command line, in the tables and in JSON.
+    /// The name on the command line, in the tables and in JSON.
     pub fn name(self) -> &'static str {
         self.into_str()
     }
 
-    /// Which of uringlet's engines it is; none for a native one.
+    /// uringlet's engine; none for a native one.
     pub fn kind(self) -> Option<EngineKind> {
         self.name().strip_prefix("uringlet:")?.parse().ok()
     }
 
-    /// Has only one request in flight, whatever the depth.
+    /// Has it only one request in flight, whatever the depth?
     pub fn is_synchronous(self) -> bool {
         matches!(self, Self::Psync | Self::PsyncAgain)
     }
 
-    /// What uringlet is compared with.
+    /// Is it an engine that uringlet is compared with?
     pub fn is_native(self) -> bool {
         self.kind().is_none() && self != Self::PsyncAgain
     }
 
-    /// Requests can be handed over so. An event loop needs an interface that counts an eventfd up.
+    /// Can it hand over requests in this manner? An event loop needs an interface that counts an
+    /// eventfd up.
     pub fn takes(self, manner: Manner) -> bool {
         manner != Manner::EventLoop || !self.is_synchronous() && self != Self::Posixaio
     }
@@ -107,7 +107,7 @@ impl Engine {
     /// Tries to set it up for `depth` requests.
     ///
     /// # Errors
-    /// Why it cannot be used here.
+    /// The reason why it cannot be used here.
     pub fn probe(self, depth: usize, pool: Option<usize>) -> Result<(), String> {
         match self.kind() {
             Some(kind) => Ours::new(builder(kind, pool), depth).map(drop),
@@ -120,11 +120,11 @@ impl Engine {
         }
     }
 
-    /// Runs one job, and looks afterwards whether the last requests did what they said.
-    /// `pool` is the number of duplicates of a descriptor, for the engine that makes some.
+    /// Runs one job, and checks afterwards whether the last requests were really executed. `pool`
+    /// is the number of duplicates of a descriptor, for the engine that makes some.
     ///
     /// # Errors
-    /// What failed first. A request that fails or is short is never counted.
+    /// The first error. A request that fails or is short is never counted.
     pub fn run(self, pool: Option<usize>, job: &mut Job<'_>) -> Result<Figure, String> {
         let depth = job.depth;
         let figure = match (self, self.kind()) {
@@ -158,7 +158,7 @@ impl ValueEnum for Engine {
         let value =
             PossibleValue::new(self.name()).help(self.get_documentation().unwrap_or_default());
         Some(match self {
-            // Nothing native is called so.
+            // No native engine has this name.
             Self::OursAuto => value.alias("auto"),
             Self::OursWorkers => value.alias("workers"),
             Self::PsyncAgain => value.hide(true),

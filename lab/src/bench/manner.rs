@@ -1,4 +1,4 @@
-//! How a program hands requests over, and learns of their ends.
+//! How a program hands requests over, and learns of their completion.
 
 use clap::ValueEnum;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -8,8 +8,8 @@ use std::io::Error;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use strum::IntoStaticStr;
 
-/// How a program hands requests over, and learns of their ends. It waits until at least one is
-/// complete, takes all that are, and puts new ones in their place.
+/// How a program hands requests over, and learns of their completion. It waits until at least one
+/// is complete, takes all completions, and submits new requests in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Manner {
@@ -25,12 +25,12 @@ pub enum Manner {
 }
 
 impl Manner {
-    /// On the command line and for programs: `one-in-a-call`.
+    /// The name on the command line and for programs: `one-in-a-call`.
     pub fn name(self) -> String {
         self.label().replace(' ', "-")
     }
 
-    /// In the table: `one in a call`.
+    /// The name in the table: `one in a call`.
     pub fn label(self) -> &'static str {
         self.into()
     }
@@ -43,10 +43,10 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// One that hears of what counts its [`eventfd`](Self::eventfd) up.
+    /// An event loop that watches its [`eventfd`](Self::eventfd).
     ///
     /// # Errors
-    /// Descriptors are short.
+    /// No descriptor is free.
     pub fn new() -> Result<Self, String> {
         let failed = |error: Errno| format!("no event loop: {error}");
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
@@ -60,15 +60,15 @@ impl EventLoop {
         self.eventfd.as_fd()
     }
 
-    /// Sleeps until the eventfd was counted up, and takes what it has counted. False: a signal has
-    /// ended the sleep.
+    /// Sleeps until the eventfd was counted up, and reads its count. False: a signal has ended the
+    /// sleep.
     ///
     /// # Errors
-    /// Those of the calls.
+    /// The errors of the calls.
     pub fn wait(&self) -> Result<bool, Error> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }];
         match epoll::wait(&self.epoll, &mut events, None) {
-            // A signal (Ctrl-C, for one): the loop comes back.
+            // A signal (such as Ctrl-C): the loop continues.
             Err(Errno::INTR) | Ok(0) => return Ok(false),
             Err(error) => return Err(error.into()),
             Ok(_) => {}

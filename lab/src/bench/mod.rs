@@ -24,10 +24,10 @@ pub use ours::Ours;
 pub use trial::{Trial, exclusion, interleaved};
 pub use workload::{Buffers, Job, Load, Operation, Order, Workload};
 
-/// Seconds on the command line, where they are a time as everywhere: `0.2`, `200ms`, `2m`.
+/// Seconds on the command line, in any unit of time: `0.2`, `200ms`, `2m`.
 ///
 /// # Errors
-/// What was expected.
+/// The expected form.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let seconds = size::parse_duration(text)?.as_secs_f64();
     let allowed = (0.001..=3600.0).contains(&seconds);

@@ -1,4 +1,4 @@
-//! uringlet's side: a `Context` used as any application would.
+//! uringlet's side: a `Context`, used as in any application.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ pub struct Ours(Context);
 
 impl Ours {
     /// # Errors
-    /// Why the context could not be made.
+    /// The reason why the context could not be made.
     pub fn new(builder: Builder, depth: usize) -> Result<Self, String> {
         let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
         let made = builder.entries(entries).build();

@@ -1,4 +1,4 @@
-//! What others do on the CPUs while something is measured: proc_stat(5), and /proc/pressure/cpu.
+//! The use of the CPUs by others during a measurement: proc_stat(5), and /proc/pressure/cpu.
 
 use super::drive::cpu_time;
 use super::median;
@@ -9,9 +9,10 @@ use serde::Serialize;
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
-/// A round is disturbed if others have had this much more of the CPU time than in the middle round.
+/// A round is disturbed if others have used this much more of the CPU time than in the median
+/// round.
 const BEYOND: f64 = 0.10;
-/// Shorter looks say nothing: the kernel counts in hundredths of a second.
+/// Shorter intervals are useless: the kernel counts in hundredths of a second.
 const SHORTEST: Duration = Duration::from_millis(200);
 
 /// The kernel's counters at one moment.
@@ -20,23 +21,23 @@ pub struct Look {
     /// CPU time of this process and of the children that it has waited for.
     own: Duration,
     stat: String,
-    /// Microseconds in which somebody waited for a CPU.
+    /// Microseconds in which some thread waited for a CPU.
     waited: Option<u64>,
 }
 
-/// What happened between two looks, as parts of the time of the CPUs that this process may use.
+/// The changes between two looks, as shares of the time of the CPUs that this process may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Outside {
-    /// Other processes and the kernel's own threads.
+    /// Other processes and kernel threads.
     pub others: f64,
-    /// The hypervisor has run somebody else.
+    /// The hypervisor has run another guest.
     pub stolen: f64,
-    /// A part of the wall-clock time: a thread, perhaps our own, was ready and had no CPU.
+    /// A share of the wall-clock time: a thread, perhaps of this process, was ready and had no CPU.
     pub waiting: f64,
 }
 
 impl Look {
-    /// Looks now.
+    /// Reads the counters.
     pub fn now() -> Self {
         let children = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| {
             usage.user_time().num_microseconds() + usage.system_time().num_microseconds()
@@ -52,7 +53,7 @@ impl Look {
         }
     }
 
-    /// What has happened since; none if that cannot be told.
+    /// The changes since then; none if unknown.
     pub fn elapsed(&self) -> Option<Outside> {
         let now = Self::now();
         let (seconds, own) = (now.at - self.at, now.own.saturating_sub(self.own));
@@ -81,8 +82,8 @@ impl Outside {
     }
 }
 
-/// What of a run has had more from outside than its other rounds. What is always there is the
-/// machine as it is; see [`usual`].
+/// The rounds of a run that were disturbed more than the others. A constant load belongs to the
+/// machine; see [`usual`].
 pub fn disturbed(rounds: &[Option<Outside>]) -> Vec<bool> {
     let known = || rounds.iter().flatten();
     let middle = |of: fn(&Outside) -> f64| median(known().map(of).collect()).unwrap_or_default();
@@ -93,12 +94,12 @@ pub fn disturbed(rounds: &[Option<Outside>]) -> Vec<bool> {
     rounds.iter().map(|round| judged && round.as_ref().is_some_and(is_disturbed)).collect()
 }
 
-/// What others have had of the CPU time in the middle round.
+/// The share of the CPU time that others used in the median round.
 pub fn usual<'a>(rounds: impl Iterator<Item = &'a Outside>) -> f64 {
     median(rounds.map(Outside::taken).collect()).unwrap_or_default()
 }
 
-/// Counters of some CPUs together.
+/// The sum of the counters of some CPUs.
 fn ticks_of(stat: &str, cpus: &[usize]) -> Option<Ticks> {
     let is_own = |number: &str| number.parse().is_ok_and(|number| cpus.contains(&number));
     let own = machine::cpu_ticks(stat).filter(|(number, _)| is_own(number));
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn a_look_is_a_part_of_the_whole() {
         let look = Look { at: Instant::now() - Duration::from_secs(1), ..Look::now() };
-        // The same counters again say nothing; on a machine that counts, parts are parts.
+        // Equal counters give no shares; on a machine that counts, shares are between 0 and 1.
         assert!(look.elapsed().is_none_or(|found| (0.0..=1.0).contains(&found.others)));
         assert_eq!(Look::now().elapsed(), None, "too short");
     }

@@ -1,4 +1,4 @@
-//! Plots of what engines have done, the same for every command.
+//! Plots of engines' figures, the same for every command.
 
 use super::drive::{Figure as Run, PERCENTILES};
 use super::engine::Engine;
@@ -6,7 +6,7 @@ use super::median;
 use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Point, Scale, Series};
 
 impl Engine {
-    /// Its colour and marker in every plot.
+    /// The engine's colour and marker in every plot.
     pub fn style(self) -> usize {
         Self::ALL.iter().position(|engine| *engine == self).unwrap_or(Self::ALL.len())
     }
@@ -30,7 +30,7 @@ pub fn rate_bar(engine: Engine, runs: &[Run]) -> Bar {
     Bar { spread, ..Bar::one(engine.name(), 0, median(rates)) }
 }
 
-/// Rates where there are too few depths for a line.
+/// Bars of rates, for too few depths for a line.
 pub fn rate_bars(title: impl Into<String>, groups: Vec<Group>) -> Figure {
     let bars = Bars {
         value: Axis::new("rate", "requests/s", Scale::Linear),
@@ -66,7 +66,7 @@ pub fn percentiles<'a>(
     Series::new(engine.name(), engine.style(), points)
 }
 
-/// Latency curves; `of` says of what.
+/// Latency curves; `of` says which latency.
 pub fn percentile_plot(title: impl Into<String>, of: &str, series: Vec<Series>) -> Figure {
     let x = Axis::new("percentile", "%, each further nine equally far", Scale::Percentile);
     let y = Axis::new(of, "µs, log scale", Scale::Log);

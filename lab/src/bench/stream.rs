@@ -1,4 +1,4 @@
-//! Which requests a job makes, and in which order.
+//! The requests of a job, and their order.
 
 use super::workload::{Load, Operation};
 use fastrand::Rng;
@@ -16,7 +16,7 @@ pub struct Stream {
     offsets: Offsets,
     /// An fsync after this many writes.
     fsync_every: Option<u32>,
-    /// Writes since the last one.
+    /// Writes since the last fsync.
     unsynced: u32,
 }
 
@@ -28,7 +28,7 @@ impl Stream {
         Self { operation, offsets, fsync_every, unsynced: 0 }
     }
 
-    /// The next one, if there is one.
+    /// The next request, if there is one.
     #[inline]
     pub fn next(&mut self) -> Option<Next> {
         if self.fsync_every == Some(self.unsynced) {
@@ -65,8 +65,8 @@ pub enum Offsets {
 }
 
 impl Offsets {
-    /// All blocks in random order; of more than `most`, one random block out of each of `most`
-    /// equal parts.
+    /// All blocks in random order. If there are more than `most`, one random block of each of
+    /// `most` equal parts.
     pub fn once(blocks: u64, block: u64, most: u64, random: &mut Rng) -> Self {
         let count = blocks.min(most);
         let start = |part: u64| (u128::from(part) * u128::from(blocks) / u128::from(count)) as u64;
@@ -77,7 +77,7 @@ impl Offsets {
         Self::Once(list.into_iter())
     }
 
-    /// The next one, if there is one.
+    /// The next offset, if there is one.
     #[inline]
     pub fn next(&mut self) -> Option<u64> {
         match self {

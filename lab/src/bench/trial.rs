@@ -1,5 +1,4 @@
-//! One engine under one load, once: the cache brought into its state, the run, and what is left
-//! behind.
+//! One engine under one load, once: prepares the cache, runs, and cleans up.
 
 use super::drive::Figure;
 use super::engine::Engine;
@@ -12,14 +11,14 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A file of which more than this part stays in the cache is not cold.
+/// If more than this share of a file is in the cache, it is not cold.
 const STILL_COLD: f64 = 0.05;
-/// A window of which less than this part is in the cache is not cached.
+/// If less than this share of a window is in the cache, it is not cached.
 const STILL_CACHED: f64 = 0.99;
 
-/// What is to be run.
+/// The parameters of a trial.
 pub struct Trial {
-    /// Who executes it.
+    /// The engine that executes it.
     pub engine: Engine,
     /// Duplicates of the descriptor, for the engine that makes some.
     pub pool: Option<usize>,
@@ -27,23 +26,23 @@ pub struct Trial {
     pub load: Load,
     /// Requests in flight.
     pub depth: usize,
-    /// How they are handed over.
+    /// How requests are handed over.
     pub manner: Manner,
-    /// The same for every engine of a line and round: all get the same offsets.
+    /// The same for every engine of a line and round, so that all get the same offsets.
     pub seed: u64,
-    /// Another one in every trial, so that a write that was not done cannot look like one.
+    /// Different in every trial, so that a missing write is detected.
     pub pattern: u64,
-    /// How long.
+    /// The duration.
     pub duration: Duration,
-    /// Measure latencies too.
+    /// Measure latencies, too.
     pub timed: bool,
 }
 
 impl Trial {
-    /// Runs it.
+    /// Runs the trial.
     ///
     /// # Errors
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     pub fn run(&self, scratch: &Scratch, stop: &AtomicBool) -> Result<Figure, String> {
         prepare(&self.load, scratch, stop)?;
         let file = match &scratch.direct {
@@ -61,21 +60,21 @@ impl Trial {
         job.manner = self.manner;
         let figure = self.engine.run(self.pool, &mut job)?;
         if self.load.write {
-            // The next engine shall not find this one's write-back under way.
+            // The next engine must not find this one's write-back under way.
             file.sync_data().map_err(|error| format!("fdatasync failed: {error}"))?;
         }
         if figure.requests == 0 { Err("no request was made".into()) } else { Ok(figure) }
     }
 }
 
-/// Brings the cache into the state that the load is about.
+/// Brings the cache into the state that the load needs.
 fn prepare(load: &Load, scratch: &Scratch, stop: &AtomicBool) -> Result<(), String> {
     let failed = |what: &str, error: std::io::Error| format!("{what} failed: {error}");
     let cold = load.order == Order::Once;
     if load.direct || cold {
         scratch.drop_cache().map_err(|error| failed("dropping the file's cache", error))?;
     } else if scratch.writable && scratch.cached_share(load.window).is_ok_and(|part| part >= 1.0) {
-        // mincore(2) tells the truth to those only who own the file, or may write to it.
+        // mincore(2) is correct only for users who own the file, or may write to it.
         return Ok(());
     } else {
         let mut chunk = vec![0u8; 1 << 20];
@@ -109,7 +108,7 @@ fn prepare(load: &Load, scratch: &Scratch, stop: &AtomicBool) -> Result<(), Stri
     Ok(())
 }
 
-/// Why a load has no meaning here, or is not allowed.
+/// The reason why a load has no meaning here, or is not allowed.
 pub fn exclusion(load: &Load, scratch: &Scratch, storage: &Storage) -> Option<String> {
     if load.write && !scratch.writable {
         return Some("an existing file is not written to without --allow-writes".into());
@@ -126,10 +125,10 @@ pub fn exclusion(load: &Load, scratch: &Scratch, storage: &Storage) -> Option<St
     None
 }
 
-/// Rounds over groups of neighbours, `lengths` members each: round, and index of the member. Each
-/// second round goes through a group in the opposite order, and the next two begin with another
-/// member: none is always run after the same one, whose load may have left the machine warm or
-/// cold.
+/// Rounds over groups of neighbours, `lengths` members each: the round, and the index of the
+/// member. Each second round runs a group in the opposite order, and the next two begin with
+/// another member. So none always runs after the same one, whose load may have changed the
+/// machine's state.
 pub fn interleaved(lengths: &[usize], rounds: u32) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     for round in 0..rounds {

@@ -1,4 +1,4 @@
-//! What is measured: the workloads, where their requests go, and what one cell needs to run.
+//! The workloads, their offsets, and the needs of one cell.
 
 #![allow(unsafe_code)]
 
@@ -14,16 +14,15 @@ use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The window of the write workload that stays in the page cache, as in the job that uringlet is
-/// judged by.
+/// The window of the write workload, which stays in the page cache, as in uringlet's standard job.
 const WRITE_WINDOW: u64 = 10 << 20;
 /// The window of the cached reads: larger than the CPU's caches, quick to read in.
 const CACHED_WINDOW: u64 = 128 << 20;
-/// A cold cell reads each of at most this many blocks once: enough for two million IOPS over half a
+/// A cold cell reads at most this many blocks, each once: enough for two million IOPS over half a
 /// second.
 const COLD_BLOCKS: u64 = 1 << 20;
 
-/// Writes between two fsyncs of the workload that has some.
+/// Writes between two fsyncs of the workload with fsyncs.
 const FSYNC_EVERY: u32 = 32;
 
 /// One kind of load.
@@ -49,7 +48,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Bytes per request, unless the user says otherwise.
+    /// Bytes per request by default.
     pub fn default_block(self) -> u64 {
         match self {
             Self::BufferedWrite => 1 << 10,
@@ -59,12 +58,12 @@ impl Workload {
         }
     }
 
-    /// On the command line: `cold-read`.
+    /// The name on the command line: `cold-read`.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// In the table: `cold read`.
+    /// The name in the table: `cold read`.
     pub fn label(self) -> &'static str {
         match self {
             Self::BufferedWrite => "buffered write",
@@ -78,7 +77,7 @@ impl Workload {
         }
     }
 
-    /// What its requests are, in the first `size` bytes of a file.
+    /// The workload's requests, in the first `size` bytes of a file.
     pub fn load(self, size: u64, block: u64) -> Load {
         let load = Load {
             write: false,
@@ -109,16 +108,16 @@ impl Workload {
     }
 }
 
-/// What the requests of a cell have in common.
+/// The common properties of a cell's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Writes, not reads.
     pub write: bool,
     /// Past the page cache.
     pub direct: bool,
-    /// The order of their offsets.
+    /// The order of the offsets.
     pub order: Order,
-    /// Bytes from the beginning of the file within which they fall.
+    /// The bytes from the beginning of the file that they use.
     pub window: u64,
     /// Bytes per request.
     pub block: u64,
@@ -133,15 +132,15 @@ pub enum Order {
     Random,
     /// From the beginning to the end, again and again.
     Sequential,
-    /// Random, and each at most once; of a file that is not in the cache.
+    /// Random, each at most once, of a file that is not in the cache.
     Once,
 }
 
 impl Load {
-    /// Where the requests of one cell go, in order.
+    /// The offsets of a cell's requests, in order.
     pub fn offsets(&self, seed: u64) -> Offsets {
         let block = self.block;
-        // A block larger than the window, which the command line allows, is still one block.
+        // A block larger than the window, which the command line allows, still counts as one block.
         let blocks = (self.window / block).max(1);
         let mut random = Rng::with_seed(seed);
         match self.order {
@@ -187,7 +186,7 @@ impl Buffers {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// pread(2).
@@ -198,7 +197,7 @@ pub enum Operation {
     Fsync,
 }
 
-/// One run of one engine under one load: everything that the engine needs.
+/// One run of one engine under one load, with everything that the engine needs.
 pub struct Job<'a> {
     /// The file.
     pub fd: RawFd,
@@ -206,25 +205,25 @@ pub struct Job<'a> {
     pub block: usize,
     /// Requests in flight.
     pub depth: usize,
-    /// How they are handed over.
+    /// How requests are handed over.
     pub manner: Manner,
-    /// How long.
+    /// The duration.
     pub duration: Duration,
-    /// Measure latencies too.
+    /// Measure latencies, too.
     pub timed: bool,
-    /// The user wants us to stop.
+    /// The user has asked to stop.
     pub stop: &'a AtomicBool,
     stream: Stream,
     buffers: Buffers,
-    /// Of each slot: what its request does.
+    /// The operation of each slot's request.
     operations: Vec<Operation>,
-    /// Of each slot: where its buffer was last read from or written to.
+    /// The offset of each slot's last transfer.
     last: Vec<Option<u64>>,
 }
 
 impl<'a> Job<'a> {
-    /// `depth` requests in flight under `load`, all handed over in a call. The same `seed` gives
-    /// the same offsets, another `pattern` other data.
+    /// A job with `depth` requests in flight under `load`, all handed over in one call. The same
+    /// `seed` gives the same offsets, another `pattern` other data.
     pub fn new(
         fd: RawFd,
         load: &Load,
@@ -254,7 +253,7 @@ impl<'a> Job<'a> {
         Meter::start(self.duration, self.stop)
     }
 
-    /// The next request, which is going to use `slot`; none if there are no more.
+    /// The next request, for `slot`; none if there are no more.
     #[inline]
     pub fn next(&mut self, slot: usize) -> Option<Next> {
         let next = self.stream.next()?;
@@ -265,16 +264,16 @@ impl<'a> Job<'a> {
         Some(next)
     }
 
-    /// Where the data of a slot's request is.
+    /// The buffer of a slot's request.
     #[inline]
     pub fn buffer(&self, slot: usize) -> *mut [u8] {
         self.buffers.slot(slot)
     }
 
-    /// A slot's result: bytes, or a negative errno. Gives back what the request was.
+    /// A slot's result: bytes, or a negative errno. Returns the operation of the request.
     ///
     /// # Errors
-    /// The request failed or was short, in words.
+    /// A text: the request failed or was short.
     #[inline]
     pub fn check(&self, slot: usize, result: i64) -> Result<Operation, String> {
         let operation = self.operations[slot];
@@ -289,10 +288,11 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The file must hold what the buffers hold: what was last read into each, or written from it.
+    /// Checks that the file and the buffers are equal: the data that was last read into each, or
+    /// written from it.
     ///
     /// # Errors
-    /// Which block differs.
+    /// The block that differs.
     pub fn compare_with_the_file(&mut self) -> Result<(), String> {
         let mut expected = Buffers::new(1, self.block, 0);
         for slot in 0..self.depth {

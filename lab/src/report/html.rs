@@ -1,11 +1,12 @@
-//! A document as one page for browsers and printers, with everything inside: it loads nothing.
+//! A document as one page for browsers and printers, with everything inside: the page loads
+//! nothing.
 
 use super::{Cell, Document, Figure, Header, Section, Table, Tone, svg};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing may be loaded, and no script run.
+/// The page may load nothing, and run no script.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// The page.
@@ -51,7 +52,7 @@ pub fn page(document: &Document) -> String {
     page.into_string()
 }
 
-/// Numbers for what is linked to.
+/// Numbers for link targets.
 #[derive(Default)]
 struct Ids {
     next: usize,
@@ -64,7 +65,7 @@ impl Ids {
         format!("p{}", self.next)
     }
 
-    /// Of a heading; the contents list those of the highest level.
+    /// The number of a heading; the contents list those of the highest level.
     fn heading(&mut self, level: usize, text: &str) -> String {
         let id = self.new_id();
         if level == 2 {
@@ -83,7 +84,7 @@ fn heading(level: usize, id: &str, text: &str) -> Markup {
     }
 }
 
-/// What stands below the document's own heading, which has this level.
+/// The part below the document's own heading, which has this level.
 fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
     let sections: Vec<&Section> = [&document.summary]
         .into_iter()
@@ -114,7 +115,7 @@ fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
     }
 }
 
-/// For those who read nothing else.
+/// For readers who read nothing else.
 fn conclusion(document: &Document) -> Markup {
     html! { @for sentence in &document.conclusion { p class="conclusion" { (sentence) } } }
 }
@@ -142,7 +143,7 @@ fn section_body(section: &Section, level: usize, ids: &mut Ids) -> Markup {
             @if !section.figures.is_empty() {
                 div class="figures" {
                     @for (at, figure) in section.figures.iter().enumerate() {
-                        // What was said of the plot before needs no repetition.
+                        // An explanation that is the same as the plot's before is not repeated.
                         @let known = at > 0 && section.figures[at - 1].about == figure.about;
                         (figure_body(figure, known, level + 1, ids))
                     }

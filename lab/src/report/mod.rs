@@ -1,7 +1,7 @@
-//! What a measurement has to say, as figures and tables, and the forms in which it is written.
+//! The report of a measurement, as figures and tables, and its output formats.
 //!
-//! A command makes a [`Document`]; what that looks like on a terminal (`text`), as a page (`html`,
-//! with plots from `svg`) or as lines for a spreadsheet (`records`) is none of its business.
+//! A command makes a [`Document`]. The formats are a terminal's text (`text`), a page (`html`, with
+//! plots from `svg`), and lines for a spreadsheet (`records`).
 
 mod html;
 mod outputs;
@@ -18,22 +18,22 @@ pub use svg::wrapped;
 use serde::Serialize;
 use std::ops::Range;
 
-/// What is known before the first measurement.
+/// The facts that are known before the first measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Header {
     /// `bench`, `reproduce lookup`.
     pub command: String,
-    /// uringlet's.
+    /// uringlet's version.
     pub version: String,
     /// Machine, storage, method: name and value.
     pub facts: Vec<(String, String)>,
-    /// What a reader should know before believing a figure.
+    /// Notices that a reader should know before trusting a figure.
     pub notices: Vec<String>,
 }
 
 impl Header {
-    /// Without what another one has said. The load and the free memory change from minute to
-    /// minute.
+    /// Without the facts that another header has. The load and the free memory always vary, and are
+    /// left out.
     pub fn beyond(&self, other: &Self) -> Self {
         let known = |(name, value): &(String, String)| {
             let same = other.facts.iter().find(|(other, _)| other == name);
@@ -46,34 +46,35 @@ impl Header {
     }
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Debug, Default)]
 pub struct Document {
     pub header: Header,
-    /// Ended by Ctrl-C: figures are of what was run.
+    /// Ended by Ctrl-C: the figures are of the completed part.
     pub interrupted: bool,
-    /// What came out, in sentences for somebody who reads nothing else.
+    /// The results in sentences, for readers who read nothing else.
     pub conclusion: Vec<String>,
-    /// How it was measured, in paragraphs.
+    /// The method of measuring, in paragraphs.
     pub method: String,
     /// Details, in the order of reading.
     pub sections: Vec<Section>,
-    /// Comes first on a page, and last on a terminal, where the reader is.
+    /// The summary. A page begins with it, and a terminal's text ends with it, so that it stays
+    /// visible.
     pub summary: Section,
-    /// Documents that this one sums up.
+    /// Documents that this one summarizes.
     pub parts: Vec<Document>,
     /// A line for each cell and round.
     pub records: Vec<Record>,
 }
 
-/// Figures and tables about one thing.
+/// Figures and tables on one subject.
 #[derive(Debug, Default)]
 pub struct Section {
     pub heading: String,
     /// On pages only.
     pub figures: Vec<Figure>,
     pub tables: Vec<Table>,
-    /// Lines beneath.
+    /// Lines below the tables.
     pub notes: Vec<String>,
 }
 
@@ -101,7 +102,7 @@ impl Section {
         self.figures.is_empty() && self.tables.is_empty() && self.notes.is_empty()
     }
 
-    /// The section `Not measured`, with a line for each reason. Empty if all was.
+    /// The section `Not measured`, with a line for each reason. Empty if everything was measured.
     pub fn not_measured(list: &[NotMeasured]) -> Self {
         let lines = list
             .iter()
@@ -110,7 +111,7 @@ impl Section {
     }
 }
 
-/// A reason, and what was not measured for it.
+/// A reason, with everything that was not measured because of it.
 #[derive(Serialize)]
 pub struct NotMeasured {
     what: Vec<String>,
@@ -118,7 +119,7 @@ pub struct NotMeasured {
 }
 
 impl NotMeasured {
-    /// Things and the reason for each that has one, turned round: every reason once, in order.
+    /// Groups things by the reason that some of them have: every reason once, in order.
     pub fn by_reason<'a>(all: impl Iterator<Item = (String, Option<&'a String>)>) -> Vec<Self> {
         let mut list: Vec<Self> = Vec::new();
         for (name, reason) in all {
@@ -133,19 +134,19 @@ impl NotMeasured {
     }
 }
 
-/// How a value compares; said by sign and colour.
+/// The result of a comparison, shown by sign and colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     #[default]
     Plain,
-    /// Better than what it is compared with.
+    /// Better than the other side.
     Win,
     /// Worse.
     Loss,
 }
 
 impl Tone {
-    /// Readable without colours.
+    /// A sign that can be read without colours.
     pub fn sign(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -168,10 +169,10 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// A table; the first line of heads may span columns.
+/// A table; the first header line may span columns.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// What is in it, where no heading says so.
+    /// A caption, if no heading describes the table.
     pub caption: String,
     /// Above the heads: text and number of columns. Empty if there are none.
     pub groups: Vec<(String, usize)>,
@@ -179,7 +180,8 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
     /// Columns that are aligned to the right.
     pub right: Range<usize>,
-    /// Leading columns that say what a line is: where a table is too wide, each part has them.
+    /// The number of leading columns that identify a line: if a table is too wide, each part
+    /// repeats them.
     pub labels: usize,
 }
 
@@ -194,7 +196,7 @@ impl Table {
         Self { caption: caption.into(), heads, right, labels, ..Self::default() }
     }
 
-    /// The number of leading columns that say what a line is.
+    /// Sets the number of leading columns that identify a line.
     pub fn labelled(mut self, labels: usize) -> Self {
         self.labels = labels;
         self
@@ -205,7 +207,7 @@ impl Table {
         self
     }
 
-    /// Not if each line has its name in front.
+    /// False if each line has its name in front.
     fn has_heads(&self) -> bool {
         self.heads.iter().any(|head| !head.is_empty())
     }
@@ -215,14 +217,14 @@ impl Table {
     }
 }
 
-/// A plot, and what it shows in words.
+/// A plot, and a description in words.
 #[derive(Clone, Debug)]
 pub struct Figure {
     pub title: String,
     /// How to read it, in a sentence.
     pub about: String,
     pub plot: Plot,
-    /// The first that a reader is to see: as large as the page.
+    /// The main plot: as large as the page.
     pub headline: bool,
 }
 
@@ -240,11 +242,11 @@ pub struct Lines {
     pub series: Vec<Series>,
 }
 
-/// Who or what a line, or a kind of bar, stands for.
+/// The subject of a line, or of a kind of bar.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    /// Number of its colour, marker and dashes: the same for the same thing in all plots of a
+    /// Number of its colour, marker and dashes: the same for the same subject in all plots of a
     /// page.
     pub style: usize,
     pub points: Vec<Point>,
@@ -254,7 +256,7 @@ pub struct Series {
 pub struct Point {
     pub x: f64,
     pub y: f64,
-    /// What `y` is the median of; empty if it is not one.
+    /// The values of which `y` is the median; empty if it is no median.
     pub rounds: Vec<f64>,
 }
 
@@ -265,19 +267,19 @@ impl Point {
     }
 }
 
-/// Values of things that have names.
+/// Values of named things.
 #[derive(Clone, Debug)]
 pub struct Bars {
     pub value: Axis,
     /// What the groups are.
     pub category: String,
-    /// Where bars begin; also drawn as a line.
+    /// The value at which bars begin; also drawn as a line.
     pub origin: f64,
     pub keys: Vec<Key>,
     pub groups: Vec<Group>,
 }
 
-/// What a part of a bar stands for.
+/// The meaning of a part of a bar.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub name: String,
@@ -290,7 +292,7 @@ impl Key {
         Self { name: name.into(), style, striped }
     }
 
-    /// What was measured here, and what was published.
+    /// The keys for measured and published values.
     pub fn measured_and_published() -> Vec<Self> {
         vec![Self::new("measured", 2, false), Self::new("published", 1, true)]
     }
@@ -313,7 +315,7 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// Of one part; empty without a value.
+    /// A bar of one part; empty without a value.
     pub fn one(label: impl Into<String>, key: usize, value: Option<f64>) -> Self {
         let parts = value.map(|value| (key, value)).into_iter().collect();
         Self { label: label.into(), parts, ..Self::default() }
@@ -349,7 +351,7 @@ impl Figure {
         Self { title: title.into(), about: about.into(), plot, headline: false }
     }
 
-    /// It is the one that says most.
+    /// Makes it the main plot.
     pub fn as_headline(mut self) -> Self {
         self.headline = true;
         self

@@ -1,5 +1,5 @@
-//! `--json`, `--html`, `--csv`: files that are opened before the work, so that minutes are not lost
-//! to a wrong path.
+//! `--json`, `--html`, `--csv`: files that are opened before the work, so that a wrong path does
+//! not cost minutes.
 
 use super::{Document, html, records};
 use anyhow::{Context as _, Result, bail};
@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// Where the result goes beside standard output.
+/// The outputs beside standard output.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Outputs {
     /// Write everything, each round's figures included, to this file (- for standard output,
@@ -28,15 +28,15 @@ pub struct Outputs {
     csv: Option<PathBuf>,
 }
 
-/// An opened file. What was there before stays until the result is known.
+/// An opened file. The old content stays until the result is known.
 struct Target {
     option: &'static str,
     path: PathBuf,
     file: File,
-    /// What is there is to be replaced; to a device, a pipe, or where standard output goes, it is
-    /// added.
+    /// The old content is replaced. For a device, a pipe, or the target of standard output, the
+    /// result is appended.
     replaces: bool,
-    /// Where it was made; it is removed unless it is written to.
+    /// Its path, if it was created: it is removed unless it is written to.
     made: Option<PathBuf>,
 }
 
@@ -48,15 +48,15 @@ pub struct Files {
 }
 
 impl Outputs {
-    /// One of them takes the place of the text on standard output.
+    /// Does one of them replace the text on standard output?
     pub fn replace_text(&self) -> bool {
         [&self.json, &self.html, &self.csv].into_iter().flatten().any(|path| path == Path::new("-"))
     }
 
-    /// Makes the files. `worked_on` is what the measurement works on, which none of them may be.
+    /// Opens the files. `worked_on` is the measured file, which none of them may be.
     ///
     /// # Errors
-    /// One cannot be made, or is another one too; in words.
+    /// A text: a file cannot be created, or two of them are the same.
     pub fn open(&self, worked_on: Option<&Path>) -> Result<Files> {
         let mut taken = Vec::new();
         taken.extend(worked_on.and_then(identity).map(|id| ("--file", id)));
@@ -80,17 +80,17 @@ impl Outputs {
     }
 }
 
-/// Which file it is; none of what all may write to: devices, pipes.
+/// The identity of a file; none for devices and pipes, which may be shared.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some((found.dev(), found.ino()))
 }
 
 impl Files {
-    /// Writes each form to its file; what fails does not keep the others from being written.
+    /// Writes each format to its file; an error does not stop the others.
     ///
     /// # Errors
-    /// Of the first that cannot be written to.
+    /// The first file that cannot be written to.
     pub fn write(self, json: &impl Serialize, document: &Document) -> Result<()> {
         let Self { json: as_json, html: as_html, csv: as_csv } = self;
         let results = [
@@ -102,10 +102,10 @@ impl Files {
     }
 }
 
-/// Writes JSON to a file, as `--json` of those commands that measure nothing.
+/// Writes JSON to a file, for the `--json` of commands that measure nothing.
 ///
 /// # Errors
-/// It cannot be made or written to. What was there stays then.
+/// The file cannot be created or written to. Its old content stays then.
 pub fn write_json(path: &Path, json: &impl Serialize) -> Result<()> {
     let target = Target::open("--json", path)
         .with_context(|| format!("--json: cannot make {}", path.display()))?;
@@ -156,11 +156,11 @@ impl Drop for Target {
     }
 }
 
-/// Puts `content` in place of what a file has, which it keeps if there is no room. Not by another
-/// file of this name: links, owner and permissions stay as the user has made them.
+/// Replaces the content of a file, which keeps it if there is no room. The file itself is kept,
+/// with its links, owner and permissions.
 fn replace(file: &File, content: &[u8]) -> std::io::Result<()> {
     let before = file.metadata()?.len();
-    // First behind what it has. Some file systems say only when they sync that they are full.
+    // First after the old content. Some file systems report that they are full only at a sync.
     let room = file.write_all_at(content, before).and_then(|()| file.sync_all());
     if room.is_err() {
         file.set_len(before)?;

@@ -15,8 +15,7 @@ impl Record {
         self
     }
 
-    /// A line for each round, numbered from 1; one without a round if there is none, with the
-    /// reason.
+    /// A line for each round, numbered from 1. If there is none, one line with the reason.
     pub fn rounds<T: Serialize>(
         self,
         figures: impl IntoIterator<Item = T>,
@@ -33,17 +32,17 @@ impl Record {
         records
     }
 
-    /// Of a round, and not of what was not measured.
+    /// Is it a round, and not something that was not measured?
     pub fn has_figures(&self) -> bool {
         !self.get("round").is_empty()
     }
 
-    /// A line that stands for all rounds.
+    /// A line for all rounds together.
     pub fn once<T: Serialize>(self, round: &str, figure: T) -> Option<Self> {
         Some(self.with("round", round).with_all(&figure))
     }
 
-    /// Every number and text of a structure, however deep; names are joined by `_`. Lists are left
+    /// Every number and text of a structure, at any depth; names are joined by `_`. Lists are left
     /// to JSON.
     fn with_all(mut self, figure: &impl Serialize) -> Self {
         let value = serde_json::to_value(figure).expect("figures are plain structures");
@@ -53,7 +52,7 @@ impl Record {
 
     fn flatten(&mut self, name: &str, value: &Value) {
         let text = match value {
-            // A `Result`: the reason why there is no value is left to JSON.
+            // A `Result`: the reason for a missing value is left to JSON.
             Value::Object(fields) if fields.len() == 1 && fields.contains_key("Err") => return,
             Value::Object(fields) if fields.len() == 1 && fields.contains_key("Ok") => {
                 return self.flatten(name, &fields["Ok"]);
@@ -79,7 +78,7 @@ impl Record {
     }
 }
 
-/// A header with every column that a line has, and the lines.
+/// A header with the columns of all lines, and the lines.
 ///
 /// # Errors
 /// `to` cannot be written to.

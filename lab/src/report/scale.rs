@@ -1,4 +1,4 @@
-//! Axes: where a value lies on one, which values it names, and how.
+//! Axes: the position of a value, and the labels.
 
 /// What an axis shows.
 #[derive(Clone, Debug)]
@@ -10,15 +10,15 @@ pub struct Axis {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// From 0 on.
+    /// Linear, from 0.
     Linear,
-    /// Equal ratios are equally far apart; shows nothing below or at 0.
+    /// Logarithmic: equal ratios have equal distances; values at or below 0 are not shown.
     Log,
-    /// Of percentiles: each further nine is equally far.
+    /// For percentiles: each further nine has the same distance.
     Percentile,
 }
 
-/// The percentiles that such an axis names.
+/// The percentiles that such an axis labels.
 const NAMED_PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
 
 impl Axis {
@@ -31,7 +31,7 @@ impl Axis {
         format!("{} ({})", self.name, self.unit)
     }
 
-    /// Can be shown on it.
+    /// Can the value be shown?
     pub fn shows(&self, value: f64) -> bool {
         let possible = match self.scale {
             Scale::Linear => value >= 0.0,
@@ -41,7 +41,7 @@ impl Axis {
         possible && value.is_finite()
     }
 
-    /// Covers all values that it can show.
+    /// Covers all values that can be shown.
     pub fn span(&self, values: impl Iterator<Item = f64>) -> Span {
         let (mut low, mut high) = (f64::INFINITY, 0.0f64);
         for value in values.filter(|value| self.shows(*value)) {
@@ -74,7 +74,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// As it is, without rounding.
+    /// These bounds, without rounding.
     pub fn exactly(scale: Scale, low: f64, high: f64) -> Self {
         Self { scale, low, high }
     }
@@ -90,7 +90,7 @@ impl Span {
         if high > low { (bent(value) - low) / (high - low) } else { 0.5 }
     }
 
-    /// Values to name, about `most` of them.
+    /// Values for labels, about `most` of them.
     pub fn ticks(&self, most: usize) -> Vec<f64> {
         match self.scale {
             Scale::Percentile => NAMED_PERCENTILES.to_vec(),
@@ -136,7 +136,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// As many digits as it has, up to three after the point, or two that count.
+/// At most three digits after the point, or two significant ones.
 pub fn plain(value: f64) -> String {
     let decimals =
         if value != 0.0 && value.abs() < 0.01 { 1 - value.abs().log10().floor() as i32 } else { 3 };
@@ -144,7 +144,7 @@ pub fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Four digits that count, in a table.
+/// Four significant digits, in a table.
 pub fn exact(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 1000.0 => 0,

@@ -1,7 +1,7 @@
 //! Plots as SVG inside a page, which has the colours (`style.css`).
 //!
-//! A plot is as wide as a phone shows without making its letters smaller; on wider screens several
-//! stand side by side.
+//! A plot is as wide as a phone shows without shrinking its letters; on wider screens several are
+//! side by side.
 
 use super::scale::{self, Axis, Scale, Span};
 use super::{Bar, Bars, Key, Lines, Plot, Series, Tone};
@@ -11,11 +11,11 @@ use std::fmt::Write as _;
 use textwrap::WordSplitter;
 
 const WIDTH: f64 = 360.0;
-/// No letter of the fonts in use is wider on average over a label.
+/// The average width of a letter in a label, at most, in the fonts in use.
 const LETTER: f64 = 7.0;
 const LINE: f64 = 16.0;
 const BAR: f64 = 13.0;
-/// Colours of `style.css`; then they begin again, with other markers.
+/// The number of colours in `style.css`; then they repeat, with other markers.
 const COLOURS: usize = 10;
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 
@@ -29,7 +29,7 @@ impl Render for Px {
     }
 }
 
-/// Where things are drawn: from `left` to `right`, `top` to `bottom`.
+/// The drawing area: from `left` to `right`, `top` to `bottom`.
 #[derive(Clone, Copy)]
 struct Frame {
     left: f64,
@@ -48,7 +48,7 @@ impl Frame {
     }
 }
 
-/// The plot, with `title` and `about` for those who do not see it; `id` is its own in the page.
+/// The plot, with `title` and `about` for screen readers; `id` is unique in the page.
 pub fn plot(plot: &Plot, id: &str, title: &str, about: &str) -> Markup {
     let (height, drawing, kind) = match plot {
         Plot::Lines(lines) => (LINES_HEIGHT, draw_lines(lines), "lines"),
@@ -68,7 +68,7 @@ pub fn plot(plot: &Plot, id: &str, title: &str, about: &str) -> Markup {
     }
 }
 
-/// What the plots of a page have in common.
+/// The common definitions of the plots of a page.
 pub fn definitions() -> Markup {
     html! {
         svg class="defs" aria-hidden="true" focusable="false" {
@@ -82,7 +82,7 @@ pub fn definitions() -> Markup {
     }
 }
 
-/// What colours, markers and patterns stand for.
+/// The meaning of colours, markers and patterns.
 pub fn legend(plot: &Plot) -> Markup {
     let entries: Vec<(&str, Markup, usize)> = match plot {
         Plot::Lines(lines) => {
@@ -157,7 +157,7 @@ fn draw_lines(lines: &Lines) -> Markup {
     let longest = y_ticks.iter().map(|tick| scale::short(*tick).len()).max().unwrap_or(1);
     let left = (longest as f64 * LETTER + 10.0).max(30.0);
     let frame = Frame { left, right: WIDTH - 18.0, top: 26.0, bottom: LINES_HEIGHT - 42.0 };
-    // Room for markers between the frame and what is at its ends.
+    // Room for markers between the frame and the points at its edge.
     let inner = Frame { left: frame.left + 10.0, right: frame.right - 6.0, ..frame };
     html! {
         (label(y, 2.0, 12.0, "y", "start"))
@@ -200,7 +200,7 @@ fn draw_series(
         let command = if path.is_empty() { 'M' } else { 'L' };
         let _ = write!(path, "{command}{:.1} {:.1}", at_x(point.x), at_y(point.y));
     }
-    // Of a curve, not each point is a measurement that deserves a marker.
+    // Not every point of a curve is a measurement with a marker.
     let named = |value: f64| {
         x.scale != Scale::Percentile || [50.0, 90.0, 99.0, 99.9, 99.99].contains(&value)
     };
@@ -219,7 +219,7 @@ fn draw_series(
     }
 }
 
-/// Numbers that were chosen are named as they are; others as the scale does it.
+/// Chosen numbers get labels as they are; others get the scale's labels.
 fn x_axis(x: &Axis, values: impl Iterator<Item = f64> + Clone) -> (Span, Vec<f64>) {
     if x.scale == Scale::Percentile {
         let span = x.span(values);
@@ -238,7 +238,7 @@ fn x_name(x: &Axis, value: f64) -> String {
     if x.scale == Scale::Percentile { format!("{value}") } else { scale::plain(value) }
 }
 
-/// Those whose names do not run into each other.
+/// Those whose labels do not overlap.
 fn apart(ticks: &[f64], at: impl Fn(f64) -> f64, name: impl Fn(f64) -> String) -> Vec<f64> {
     let mut end = f64::NEG_INFINITY;
     let fits = |tick: &&f64| {
@@ -312,7 +312,7 @@ fn end_of(bar: &Bar) -> f64 {
     bar.parts.iter().map(|(_, length)| length).sum()
 }
 
-/// With the origin inside.
+/// Includes the origin.
 fn bar_span(value: &Axis, origin: f64, ends: impl Iterator<Item = f64>) -> Span {
     let inside = (value.scale == Scale::Log).then_some(origin);
     value.span(ends.chain(inside))
@@ -323,7 +323,7 @@ fn draw_bar(bar: &Bar, keys: &[Key], origin: f64, frame: &Frame, span: &Span, y:
     let mut from = origin;
     let mut parts = Vec::new();
     for (key, length) in &bar.parts {
-        // A log scale has no sums: what is stacked is stacked on a linear one.
+        // A log scale has no sums: stacked bars use a linear one.
         let to = if from == origin && origin > 0.0 { *length } else { from + length };
         let (low, high) = (shown(from).min(shown(to)), shown(from).max(shown(to)));
         let width = (high - low).max(1.0);

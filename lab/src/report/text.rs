@@ -21,8 +21,8 @@ impl Header {
 }
 
 impl Document {
-    /// Everything but the header, which was printed before. Empty if it was interrupted before the
-    /// first figure.
+    /// Everything but the header, which was printed before. Empty if the run was interrupted before
+    /// the first figure.
     pub fn text(&self) -> String {
         if self.interrupted && !self.records.iter().any(Record::has_figures) {
             return String::new();
@@ -51,7 +51,7 @@ impl Section {
     }
 }
 
-/// A line beneath a table, folded behind its own indentation if it is too long.
+/// A line below a table, folded after its own indentation if it is too long.
 fn folded(note: &str) -> String {
     if note.chars().count() + 2 <= WIDEST {
         return format!("  {note}\n");
@@ -65,13 +65,14 @@ fn folded(note: &str) -> String {
     lines.iter().enumerate().map(line).collect()
 }
 
-/// No line of a table is longer, if its columns can be parted.
+/// The maximum width of a table, if its columns can be split.
 const WIDEST: usize = 100;
 /// Longer texts in a table are folded.
 const LONGEST: usize = 60;
 
 impl Table {
-    /// The table; one that is too wide in parts, each with the columns that say what a line is.
+    /// The table. If it is too wide, it is split into parts, each with the columns that identify a
+    /// line.
     pub fn text(&self) -> String {
         let labels = match self.groups.first() {
             Some((_, span)) => *span,
@@ -83,7 +84,7 @@ impl Table {
         };
         let widest = session::terminal_width().map_or(WIDEST, |width| width.clamp(60, WIDEST));
         let mut parts: Vec<Vec<usize>> = vec![(0..labels).collect()];
-        // What has a head in common stays together.
+        // Columns under one head stay together.
         let spans = self.groups.iter().skip(1).map(|(_, span)| *span);
         let spans = spans.chain(std::iter::repeat(1));
         let mut first = labels;
@@ -106,7 +107,7 @@ impl Table {
         parts.iter().map(|part| self.part(part)).collect::<Vec<_>>().join("\n")
     }
 
-    /// Some of its columns.
+    /// Some of the table's columns.
     fn part(&self, columns: &[usize]) -> String {
         let bold = |head: &String| TableCell::new(head).add_attribute(Attribute::Bold);
         let groups = self.groups.iter().flat_map(|(text, span)| {

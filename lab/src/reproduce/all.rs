@@ -1,4 +1,4 @@
-//! All experiments, one after the other, and what came out of them in one table.
+//! All experiments, one after the other, with their results in one table.
 
 use super::options::Options;
 use super::report::columns;
@@ -31,23 +31,23 @@ pub struct Arguments {
     options: Options,
 }
 
-/// What has become of one experiment.
+/// The result of one experiment.
 #[derive(Serialize)]
 struct Run {
     name: &'static str,
     claim: &'static str,
     outcome: &'static str,
-    /// Why it was not measured.
+    /// The reason why it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// What it writes by itself.
+    /// Its own output.
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<Value>,
     #[serde(skip)]
     measured: Option<Box<Measured>>,
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 struct Report<'a> {
     experiment: &'static str,
@@ -56,10 +56,10 @@ struct Report<'a> {
     experiments: Vec<Run>,
 }
 
-/// Runs them.
+/// Runs the experiments.
 ///
 /// # Errors
-/// An output cannot be made, or not be written to.
+/// An output cannot be created or written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut session = Session::new(&arguments.options.outputs, Some(arguments.place.as_ref()))?;
     arguments.options.sandbox.enter()?;
@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    /// Of the folder that all work in.
+    /// The header for the folder in which all work.
     fn header(&self, machine: &Machine) -> Result<Header> {
         let path = self.place.as_ref();
         let found = if path.exists() { path } else { path.parent().unwrap_or(path) };
@@ -99,7 +99,7 @@ impl Arguments {
         Ok(session::header("reproduce all", machine, &storage, file, &more, notices))
     }
 
-    /// One of them, with what was said for all.
+    /// Runs one experiment, with the common options.
     fn run_one<E: Experiment>(&self, session: &mut Session<'_>) -> Result<Run> {
         let run = |outcome, reason| Run {
             name: E::NAME,
@@ -136,7 +136,7 @@ impl Arguments {
     }
 }
 
-/// As if nothing had been said on the command line.
+/// The defaults of the command line.
 fn defaults<A: Args>() -> A {
     let command = A::augment_args(Command::new("").no_binary_name(true));
     let matches = command.try_get_matches_from([""; 0]).and_then(|m| A::from_arg_matches(&m));
@@ -149,7 +149,7 @@ impl Run {
         self.outcome == "failed" || disproved
     }
 
-    /// Lines of the summary: what was published, and how many goals are reached.
+    /// Lines of the summary: the published claim, and the number of goals reached.
     fn rows(&self, table: &mut Table) {
         let claim = || [self.name, self.claim].map(Cell::from);
         let dashes = ["-", "-"].map(Cell::from);

@@ -5,21 +5,21 @@ use crate::session::STOP;
 use indicatif::ProgressBar;
 use std::sync::atomic::Ordering;
 
-/// A cell of a table: what it is called, and what came out.
+/// A cell of a table: its name, and its results.
 pub trait Cell {
-    /// Of one round.
+    /// The figure of one round.
     type Figure;
 
     fn name(&self) -> String;
 
-    /// Why there are no (more) figures.
+    /// The reason why there are no (more) figures.
     fn not_measured(&mut self) -> &mut Option<String>;
 
     fn push(&mut self, figure: Self::Figure);
 }
 
-/// Measures every cell once in each round, those of a group in turns, until Ctrl-C. What fails is
-/// not tried again. `run` gets the round and the number of the cell.
+/// Measures every cell once in each round, with the cells of a group in turn, until Ctrl-C. A
+/// failed cell is not tried again. `run` gets the round and the number of the cell.
 pub fn measure<C: Cell>(
     cells: &mut [C],
     groups: &[usize],
@@ -45,7 +45,7 @@ pub fn measure<C: Cell>(
     }
 }
 
-/// Has cells of such types keep their figures in such fields.
+/// Implements [`Cell`] for types that keep their figures in these fields.
 macro_rules! keeps {
     ($cell:ty, $figures:ident: $figure:ty, |$this:ident| $name:expr) => {
         impl $crate::reproduce::cells::Cell for $cell {

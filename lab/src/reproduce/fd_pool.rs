@@ -1,7 +1,7 @@
 //! A pool of duplicated descriptors makes the C library's POSIX AIO parallel (QEMU, 2008).
 //!
 //! The C library executes the requests of one descriptor one after the other. With a request on
-//! each of a number of duplicates it has a thread for each of them.
+//! each of several duplicates, it has a thread for each of them.
 
 use super::cells::{self, keeps};
 use super::options::Options;
@@ -26,7 +26,7 @@ use std::time::Duration;
 const DEPTH: usize = 74;
 /// Bytes per request, as published.
 const BLOCK: u64 = 16 << 10;
-/// What preparing and ending a run takes beside its seconds, on a quick disk.
+/// The time that a run takes beside its measured seconds, on a quick disk.
 const OVERHEAD: f64 = 0.1;
 
 const EXAMPLES: &str = include_str!("../../help/fd-pool-examples.txt");
@@ -41,14 +41,14 @@ pub struct Arguments {
     seconds: Option<f64>,
 }
 
-/// One way to get the requests executed, and what it was called in the publication.
+/// One way to execute the requests, and its name in the publication.
 struct Road {
     engine: Engine,
     pool: Option<usize>,
     published: Option<&'static str>,
 }
 
-/// In the order of the tables.
+/// The ways in the order of the tables.
 const ROADS: [Road; 9] = [
     Road { engine: Engine::Psync, pool: None, published: None },
     Road { engine: Engine::Posixaio, pool: None, published: None },
@@ -99,13 +99,13 @@ impl Table {
         }
     }
 
-    /// Engine and pool of what the others are divided by.
+    /// Engine and pool by which the others are divided.
     fn baseline(self) -> (Engine, Option<usize>) {
         if self.is_direct() { (Engine::Libaio, None) } else { (Engine::OursPosixAio, Some(1)) }
     }
 }
 
-/// What both sides of a line consist of.
+/// The values of both sides of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Values {
     /// Throughput, in millions of bytes.
@@ -169,17 +169,17 @@ struct Settings {
     file_size: u64,
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
     setup: Setup,
     settings: Settings,
     cells: Vec<Cell>,
-    /// Lines of the publication that nothing here corresponds to.
+    /// Lines of the publication without a counterpart here.
     published_only: Vec<FdPool>,
     shown: Vec<Shown>,
-    /// Open on the file after the last run, beyond those of before the first.
+    /// Descriptors open on the file after the last run, minus those before the first.
     descriptors_left_open: Option<usize>,
 }
 
@@ -230,7 +230,7 @@ impl Experiment for Arguments {
     }
 }
 
-/// Every combination, those that cannot work already marked with the reason.
+/// All combinations; impossible ones are marked with the reason.
 fn all_cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
     let refusals = ROADS.map(|road| road.engine.probe(DEPTH, road.pool).err());
     let mut cells = Vec::new();
@@ -313,7 +313,7 @@ fn compare(cells: &mut [Cell], published: &[FdPool]) {
     }
 }
 
-/// What the publication says in words, in figures of both sides.
+/// The publication's statements in words, with figures of both sides.
 fn shown(cells: &[Cell]) -> Vec<Shown> {
     let mut all = Vec::new();
     for table in TABLES.into_iter().filter(|table| table.is_direct()) {
@@ -472,7 +472,7 @@ fn texts(values: Option<Values>) -> [String; 4] {
     ]
 }
 
-/// Three digits, as far as microseconds.
+/// Three digits, down to microseconds.
 fn milliseconds(value: f64) -> String {
     if value < 1.0 { format!("{value:.3}") } else { size::digits(value) }
 }
@@ -482,8 +482,8 @@ mod tests {
     use super::*;
     use crate::bench::Distribution;
 
-    /// Every cell of a machine on which the engine at `at` in [`ROADS`] does `100 + at` requests a
-    /// second.
+    /// All cells of a machine on which the engine at `at` in [`ROADS`] executes `100 + at` requests
+    /// a second.
     fn measured() -> Vec<Cell> {
         let mut cells = Vec::new();
         for table in TABLES {

@@ -1,7 +1,7 @@
 //! Submitting inline and handing over when blocked, against io_uring (io_uring RFC, 2022).
 //!
-//! io_uring tries a request and has a worker redo it if it would block; uringlet executes it, and
-//! if it blocks, another thread goes on with the rest.
+//! io_uring tries a request, and has a worker repeat it if it would block. uringlet executes the
+//! request, and if it blocks, another thread goes on with the rest.
 
 use super::cells::{self, Cell as _};
 use super::options::Options;
@@ -26,7 +26,7 @@ const WINDOW: u64 = 10 << 20;
 /// Bytes per request, as published.
 const BLOCK: u64 = 1 << 10;
 const DEPTH_MAX: usize = 4096;
-/// What is compared, and what it was called in the publication.
+/// The compared engines, and their names in the publication.
 const ROADS: [(Engine, Option<&str>); 4] = [
     (Engine::IoUring, Some("io_uring-async-buffered")),
     (Engine::IoUringAsync, None),
@@ -51,7 +51,7 @@ pub struct Arguments {
     seconds: Option<f64>,
 }
 
-/// What both sides of a line consist of.
+/// The values of both sides of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Values {
     kiops: f64,
@@ -148,7 +148,7 @@ struct Settings {
     window: u64,
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]

@@ -1,7 +1,7 @@
 //! `uringlet reproduce`: published experiments, run here, beside the published figures.
 //!
-//! An absolute figure says something about one machine. What travels is a ratio, so both sides of
-//! each comparison come from one run, and the ratio is printed beside the published one.
+//! An absolute figure depends on one machine, and a ratio less so. So both sides of each comparison
+//! come from one run, and the ratio is printed beside the published one.
 
 mod affinity;
 mod all;
@@ -61,22 +61,22 @@ enum Command {
     Inline(Given<inline::Arguments>),
 }
 
-/// A published experiment, with the arguments that no other has.
+/// A published experiment, with its own arguments.
 trait Experiment: Args {
-    /// On the command line.
+    /// The name on the command line.
     const NAME: &str;
 
-    /// What was to be shown, in a few words.
+    /// The claim, in a few words.
     const CLAIM: &str;
 
-    /// Where it works; what was said for all experiments can be said for it.
+    /// The place of its work; the place for all experiments can be converted to it.
     type Place: Args + AsRef<Path> + From<Place>;
 
     /// Measures, after [`Setup::begin`].
     ///
     /// # Errors
-    /// A refusal: it has no meaning here, or must not be run. The scratch file cannot be made or
-    /// filled; an output cannot be made.
+    /// A refusal: the experiment has no meaning here, or must not run. The scratch file cannot be
+    /// made or filled, or an output cannot be created.
     fn run(
         &self,
         place: &Self::Place,
@@ -98,13 +98,13 @@ struct Given<E: Experiment> {
     options: Options,
 }
 
-/// What came out.
+/// The result of an experiment.
 struct Measured {
     document: Document,
-    /// Everything, for programs.
+    /// All results, for programs.
     json: Value,
     shown: Vec<Shown>,
-    /// What must be so on any machine is so.
+    /// Is everything true that must be true on any machine?
     proved: bool,
 }
 
@@ -118,7 +118,7 @@ impl Measured {
 /// Runs the command.
 ///
 /// # Errors
-/// A scratch file cannot be made or filled; an output cannot be made or written to.
+/// A scratch file cannot be made or filled, or an output cannot be created or written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::All(arguments) => all::run(arguments),
@@ -142,7 +142,7 @@ fn run_one<E: Experiment>(given: &Given<E>) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { status })
 }
 
-/// Refuses an experiment that writes where it must not write to the user's file.
+/// Refuses an experiment that writes, if it must not write to the user's file.
 fn may_write(scratch: &Scratch) -> Result<()> {
     if scratch.writable {
         return Ok(());
@@ -154,7 +154,7 @@ fn may_write(scratch: &Scratch) -> Result<()> {
     )))
 }
 
-/// Refuses an experiment that takes threads where none can be started.
+/// Refuses an experiment that needs threads, if none can be started.
 fn may_start_threads() -> Result<()> {
     let started = std::thread::Builder::new().spawn(|| {}).map(drop);
     let reason = |error| format!("no thread can be started here: {error}");
@@ -176,7 +176,7 @@ fn ascending(given: &[usize]) -> Vec<usize> {
     list
 }
 
-/// A negative errno, in words.
+/// A text for a negative errno.
 fn errno(errno: i32) -> String {
     std::io::Error::from_raw_os_error(-errno).to_string()
 }

@@ -6,7 +6,7 @@ use crate::sandbox::Sandbox;
 use crate::session;
 use clap::Args;
 
-/// How thoroughly, in which sandbox, and where the result goes.
+/// The thoroughness, the sandbox, and the outputs.
 #[derive(Args)]
 pub struct Options {
     /// One short round: a look, not a measurement
@@ -26,13 +26,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// As given, or by default.
+    /// The given number, or the default.
     pub fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
     }
 
-    /// What a reader should know before believing a figure; `own` is of the files that are worked
-    /// on.
+    /// Notices that a reader should know before trusting a figure; `own` is about the measured
+    /// files.
     pub fn notices(&self, machine: &Machine, storage: &Storage, own: &[String]) -> Vec<String> {
         let mut notices = session::notices(machine, storage, own);
         notices.extend(self.sandbox.notice());

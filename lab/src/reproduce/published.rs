@@ -13,13 +13,13 @@ const CONTEXT_LOOKUP: &str = include_str!("../../data/published/context_lookup.c
 pub struct ContextLookup {
     /// Threads, each with a context of its own.
     pub contexts: usize,
-    /// Processors; none was said of a single context.
+    /// Processors; unknown for a single context.
     pub cores: Option<usize>,
     /// `list` or `radix`.
     pub structure: String,
-    /// Of the whole job, ms.
+    /// The time of the whole job, ms.
     pub elapsed_ms: f64,
-    /// Relative standard deviation of that, percent.
+    /// The relative standard deviation of that time, percent.
     pub rsd_percent: f64,
 }
 
@@ -29,8 +29,8 @@ impl ContextLookup {
         read(CONTEXT_LOOKUP)
     }
 
-    /// Elapsed time with the radix tree divided by that with the list, for this many contexts, on
-    /// the published number of processors that is nearest to `cores`; and that number.
+    /// The elapsed time with the radix tree divided by that with the list, for this many contexts.
+    /// Taken from the published number of processors that is nearest to `cores`; and that number.
     pub fn radix_to_list(contexts: usize, cores: usize) -> Option<(f64, Option<usize>)> {
         let table = Self::table();
         let of = |structure| {
@@ -57,11 +57,11 @@ pub struct Uringlet {
     pub kiops: f64,
     /// Throughput.
     pub mib_per_s: f64,
-    /// Completion latency, ns: the shortest.
+    /// The lowest completion latency, ns.
     pub lat_min_ns: f64,
-    /// The longest.
+    /// The highest.
     pub lat_max_ns: f64,
-    /// Mean.
+    /// The mean.
     pub lat_avg_ns: f64,
     /// Standard deviation.
     pub lat_stdev_ns: f64,
@@ -88,7 +88,7 @@ pub struct FdPool {
     pub workload: String,
     /// `off` (direct) or `on`.
     pub cache: String,
-    /// Who executed the requests.
+    /// The way that executed the requests.
     pub path: String,
     /// Duplicates of the descriptor.
     pub pool: Option<usize>,
@@ -106,7 +106,7 @@ impl FdPool {
         read(FD_POOL)
     }
 
-    /// As it is called in words.
+    /// The name in words.
     pub fn name(&self) -> String {
         match self.pool {
             Some(pool) => format!("{}, pool of {pool}", self.path),

@@ -1,4 +1,4 @@
-//! What the reproductions have in common: rounds, ratios with their spread, what was to be shown.
+//! The common part of the reproductions: rounds, ratios with their spread, claims.
 
 use crate::bench::median;
 use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Scale, Section, Table, Tone};
@@ -10,14 +10,14 @@ use std::fmt;
 pub struct Ratio {
     /// Median divided by median.
     pub ratio: f64,
-    /// The lowest of a single round.
+    /// The lowest ratio of a single round.
     pub lowest: f64,
-    /// The highest of a single round.
+    /// The highest ratio of a single round.
     pub highest: f64,
 }
 
 impl Ratio {
-    /// Of figures in the order of the rounds. None without a round that has both.
+    /// The ratio of figures in the order of the rounds. None without a round that has both.
     pub fn of(above: &[f64], below: &[f64]) -> Option<Self> {
         let rounds = || above.iter().zip(below).map(|(above, below)| above / below);
         Some(Self {
@@ -33,15 +33,15 @@ impl Ratio {
     }
 }
 
-/// What a ratio is to be.
+/// The goal for a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
-    /// No more than this.
+    /// At most this value.
     AtMost(f64),
-    /// No less than this.
+    /// At least this value.
     AtLeast(f64),
-    /// This, and nothing else.
+    /// Exactly this value.
     Exactly(f64),
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Goal {
     }
 }
 
-/// What the figures of a [`Shown`] are.
+/// The kind of the figures of a [`Shown`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     #[default]
@@ -74,19 +74,19 @@ pub enum Kind {
     Points,
 }
 
-/// Something that was to be shown, in figures.
+/// A claim, in figures.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Shown {
-    /// In words.
+    /// The claim in words.
     pub what: String,
-    /// Here.
+    /// The value here.
     pub measured: Option<f64>,
     /// Lowest and highest of single rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<(f64, f64)>,
-    /// There.
+    /// The published value.
     pub published: Option<f64>,
-    /// What it is to be here.
+    /// The goal for the value here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
     #[serde(skip)]
@@ -94,7 +94,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// With a goal, and nothing published.
+    /// With a goal, and without a published value.
     pub fn goal(what: impl Into<String>, measured: Option<Ratio>, goal: Goal) -> Self {
         Self {
             what: what.into(),
@@ -106,7 +106,7 @@ impl Shown {
         }
     }
 
-    /// Whether the goal is reached, if there is one and a figure.
+    /// Is the goal reached? None without a goal or a figure.
     pub fn is_reached(&self) -> Option<bool> {
         let (goal, measured) = (self.goal?, self.measured?);
         Some(goal.admits(measured))
@@ -120,7 +120,7 @@ impl Shown {
         }
     }
 
-    /// Whether the goal is reached; by some rounds and not by others: within noise.
+    /// Whether the goal is reached. If some rounds reach it and others do not: within noise.
     pub fn verdict(&self) -> &'static str {
         let (Some(goal), Some(measured)) = (self.goal, self.measured) else { return "-" };
         let (lowest, highest) = self.spread.unwrap_or((measured, measured));
@@ -168,7 +168,7 @@ pub fn shown(all: &[Shown]) -> Section {
     Section::new("What was to be shown").with_figures(ratios).with_figures(points).with_table(table)
 }
 
-/// Bars in pairs, of what was published and measured.
+/// Bars in pairs of published and measured values.
 fn pairs(title: &str, all: &[Shown], kind: Kind) -> Option<Figure> {
     let groups: Vec<Group> = all
         .iter()

@@ -1,5 +1,4 @@
-//! What an experiment begins with: the machine, what it works on, and what a reader should know
-//! about them.
+//! The start of an experiment: the machine, the measured file, and notices for the reader.
 
 use super::Experiment;
 use super::options::Options;
@@ -21,15 +20,15 @@ pub struct Setup {
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     pub notices: Vec<String>,
-    /// Ended by Ctrl-C: figures are of what was run.
+    /// Ended by Ctrl-C: the figures are of the completed part.
     pub interrupted: bool,
-    /// What it works on, for people.
+    /// The measured file or folder, for people.
     #[serde(skip)]
     line: String,
 }
 
 impl Setup {
-    /// On `storage`; `line` says on what there, and `own` what there is to know about that.
+    /// On `storage`; `line` is the place there, and `own` the notices about it.
     pub fn new<E: Experiment>(
         storage: Storage,
         line: String,
@@ -65,7 +64,7 @@ impl Setup {
         Ok(header)
     }
 
-    /// What an experiment has to say: its sections, what was to be shown, and the records.
+    /// The document of an experiment: its sections, its claims, and the records.
     pub fn document(
         &self,
         header: Header,

@@ -13,16 +13,16 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 pub struct IoUring {
     ring: io_uring::IoUring,
     in_flight: usize,
-    /// Of every entry.
+    /// The flags of every entry.
     flags: squeue::Flags,
 }
 
 impl IoUring {
-    /// The quickest setup that this kernel knows: completions run in our own wait, then without
-    /// interrupting us, then plain.
+    /// The fastest setup that this kernel supports: completions run in the waiting call, then
+    /// without interrupting, then plain.
     ///
     /// # Errors
-    /// Why the kernel refuses.
+    /// The reason of the kernel's refusal.
     pub fn new(depth: usize) -> Result<Self, String> {
         let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
         let own_wait = || {
@@ -58,7 +58,7 @@ impl IoUring {
 }
 
 impl IoUring {
-    /// Has every request executed by the kernel's workers, not tried first (`IOSQE_ASYNC`).
+    /// Has the kernel's workers execute every request, without trying it first (`IOSQE_ASYNC`).
     #[must_use]
     pub fn on_workers(mut self) -> Self {
         self.flags = squeue::Flags::ASYNC;
@@ -108,7 +108,7 @@ impl Queue for IoUring {
         }
     }
 
-    /// With a plain ring: one whose completions run in our own wait would need a call to
+    /// With a plain ring: if completions ran in the waiting call, a call would be needed to
     /// [`collect`](Queue::collect) them.
     fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
         let entries = self.ring.params().sq_entries();
@@ -122,13 +122,12 @@ impl Queue for IoUring {
 }
 
 impl Drop for IoUring {
-    /// Closing a ring does not wait for its requests, and they still use the buffers.
+    /// Closing a ring does not wait for its requests, which still use the buffers.
     fn drop(&mut self) {
         while self.in_flight > 0 {
             match self.submit_and_wait() {
                 Ok(()) => self.reap(|_, _| ()),
-                // Nothing can be waited for any more; freeing the buffers would be worse than a
-                // leak.
+                // Waiting is no longer possible; freeing the buffers would be worse than a leak.
                 Err(_) => std::process::abort(),
             }
         }

@@ -47,14 +47,14 @@ struct IoEvent {
     res2: i64,
 }
 
-/// A context.
+/// A Linux AIO context.
 pub struct Libaio {
     context: libc::c_ulong,
     iocbs: Vec<Iocb>,
     prepared: Vec<*mut Iocb>,
     events: Vec<IoEvent>,
     ready: usize,
-    /// Counted up at each completion.
+    /// The eventfd to count up at each completion.
     eventfd: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ unsafe impl Send for Libaio {}
 
 impl Libaio {
     /// # Errors
-    /// Why the kernel refuses.
+    /// The reason of the kernel's refusal.
     pub fn new(depth: usize) -> Result<Self, String> {
         let mut context: libc::c_ulong = 0;
         // SAFETY: `context` is 0 as io_setup(2) demands, and lives through the call.
@@ -103,7 +103,7 @@ impl Libaio {
         match usize::try_from(got) {
             Ok(0) if least > 0 => return Err(Error::other("io_getevents gave no event")),
             Ok(got) => self.ready = got,
-            // A signal (Ctrl-C, for one): the loop comes back.
+            // A signal (such as Ctrl-C): the loop continues.
             Err(_) if last_errno() == i64::from(libc::EINTR) => {}
             Err(_) => return Err(Error::last_os_error()),
         }
@@ -134,7 +134,7 @@ impl Queue for Libaio {
         let filled = match operation {
             Operation::Read => part(IOCB_CMD_PREAD),
             Operation::Write => part(IOCB_CMD_PWRITE),
-            // The kernel refuses one with a buffer or an offset.
+            // The kernel refuses an fsync with a buffer or an offset.
             Operation::Fsync => whole_file,
         };
         // SAFETY: the pointer was just made from a place in the vector.

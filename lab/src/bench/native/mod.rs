@@ -1,8 +1,7 @@
-//! The native sides: the shortest honest loops over pread/pwrite, Linux AIO, io_uring and POSIX
-//! AIO.
+//! The native sides: the shortest fair loops over pread/pwrite, Linux AIO, io_uring and POSIX AIO.
 //!
-//! They make their own system calls and share nothing with uringlet, so that its overhead shows.
-//! None registers files or buffers: no engine here does.
+//! They make their own system calls and share nothing with uringlet, so that uringlet's overhead is
+//! visible. None registers files or buffers, because no engine here does.
 
 #![allow(unsafe_code)]
 

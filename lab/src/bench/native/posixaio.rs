@@ -10,14 +10,14 @@ use std::mem::zeroed;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// One control block for each slot. There is one instance of POSIX AIO in a process, not one for
-/// each queue.
+/// One control block for each slot. A process has one instance of POSIX AIO, not one for each
+/// queue.
 pub struct Posixaio {
     /// Written to by the C library while a request is in flight.
     blocks: Vec<UnsafeCell<libc::aiocb>>,
-    /// Slot and operation of what is to be handed over.
+    /// Slot and operation of each prepared request.
     prepared: Vec<(usize, Operation)>,
-    /// What aio_suspend(3) looks at: everything in flight.
+    /// The list for aio_suspend(3): everything in flight.
     list: Vec<*const libc::aiocb>,
     /// The slots of `list`.
     slots: Vec<usize>,
@@ -25,7 +25,7 @@ pub struct Posixaio {
 
 impl Posixaio {
     /// # Errors
-    /// None: what is refused is refused at the first request.
+    /// Never fails: a refusal shows at the first request.
     #[allow(clippy::unnecessary_wraps, reason = "as the other engines")]
     pub fn new(depth: usize) -> Result<Self, String> {
         size_once();
@@ -59,10 +59,10 @@ unsafe extern "C" {
     fn aio_init(init: *const AioInit);
 }
 
-/// Lets the C library have a thread for each of many descriptors, instead of 20. It takes this
-/// once, before the first request of the process, so that it must do for uringlet's engine
-/// `posix_aio` as well: 64 duplicates, and the descriptor that wakes it. Here, one descriptor has
-/// one thread in any case.
+/// Lets the C library have a thread for each of many descriptors, instead of 20. The C library
+/// accepts this once, before the first request of the process. So it must be enough for uringlet's
+/// engine `posix_aio` as well: 64 duplicates, and the descriptor that wakes it. Here, one
+/// descriptor has one thread in any case.
 fn size_once() {
     #[cfg(target_env = "gnu")]
     {
@@ -152,14 +152,13 @@ impl Queue for Posixaio {
 }
 
 impl Drop for Posixaio {
-    /// Blocks and buffers are the C library's until their requests are complete.
+    /// Blocks and buffers belong to the C library until their requests are complete.
     fn drop(&mut self) {
         self.prepared.clear();
         while !self.list.is_empty() {
             match self.wait() {
                 Ok(()) => self.reap(|_, _| ()),
-                // Nothing can be waited for any more; freeing the buffers would be worse than a
-                // leak.
+                // Waiting is no longer possible; freeing the buffers would be worse than a leak.
                 Err(_) => std::process::abort(),
             }
         }

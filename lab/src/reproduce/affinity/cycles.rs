@@ -1,4 +1,4 @@
-//! CPU cycles of the whole machine, where its counters can be read (perf_event_open(2)).
+//! CPU cycles of the whole machine, if its counters can be read (perf_event_open(2)).
 
 #![allow(unsafe_code)]
 
@@ -31,11 +31,11 @@ const CPU_CYCLES: u64 = 0;
 pub struct Cycles(Vec<File>);
 
 impl Cycles {
-    /// Counts from now on.
+    /// Starts counting.
     ///
     /// # Errors
-    /// In words: the machine has no such counter (many virtual ones do not), or it is not for this
-    /// user.
+    /// A text: the machine has no such counter (many virtual ones do not), or this user may not use
+    /// it.
     pub fn start(cpus: &CpuSet) -> Result<Self, String> {
         let open = |cpu: usize| {
             let size = size_of::<Attributes>() as u32;
@@ -62,7 +62,7 @@ impl Cycles {
         cpus.iter().map(open).collect::<Result<_, _>>().map(Self)
     }
 
-    /// How many there were on all CPUs since.
+    /// The number of cycles on all CPUs since then.
     ///
     /// # Errors
     /// The counters cannot be read.

@@ -1,5 +1,5 @@
-//! What adding to a completion list costs, beside a list behind a mutex: the publication's open
-//! worry.
+//! The cost of adding to a completion list, beside a list behind a mutex: an open question of the
+//! publication.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use uringlet::list::{Chain, CompletionList, Node, Owner};
 /// Completions that are added together, as they are harvested.
 const BATCH: usize = 32;
 
-/// Nanoseconds for each item that the adding threads have taken, their waits for each other
-/// included and for the drain excluded.
+/// Nanoseconds of the adding threads for each item, including their waits for each other and
+/// without the drain.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ListCost {
     /// Threads that added.
@@ -26,11 +26,11 @@ pub struct ListCost {
     pub mutex_per_item_ns: f64,
 }
 
-/// What a completion is on such a list: whose, which, and its result.
+/// A completion on such a list: owner, number, and result.
 type Item = [u64; 3];
 
 /// Has this many threads add batches of 32 for `each` in each of the three ways, while one thread
-/// drains. A measurement: it keeps `producers + 1` CPUs busy.
+/// drains. A measurement, which keeps `producers + 1` CPUs busy.
 pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
     let (list, queue) = (CompletionList::<Item>::new(), Mutex::new(Vec::new()));
     list.drain(|_| ());
@@ -70,7 +70,7 @@ fn lock<T>(queue: &Mutex<T>) -> MutexGuard<'_, T> {
 type Add<'a> = dyn Fn(&[Node<Item>], &[Item]) + Sync + 'a;
 type Drain<'a> = dyn FnMut(&mut dyn FnMut(Item)) -> usize + 'a;
 
-/// A producer adds as many batches at a time, and then waits until they were drained.
+/// The number of batches that a producer adds before it waits until they are drained.
 const ROUND: usize = 8;
 
 fn measure(producers: usize, each: Duration, add: &Add<'_>, drain: &mut Drain<'_>) -> f64 {

@@ -13,11 +13,11 @@ use uringlet::Builder;
 use uringlet::affinity::Topology;
 use uringlet::stats::Snapshot;
 
-/// What came out of one run.
+/// The result of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     pub requests: u64,
-    /// Millions of bytes.
+    /// Millions of bytes per second.
     pub mb_per_s: f64,
     pub avg_latency_ms: f64,
     pub stddev_latency_ms: f64,
@@ -25,18 +25,18 @@ pub struct Run {
     pub queue_remote: u64,
     pub completion_local: u64,
     pub completion_remote: u64,
-    /// Completed in the cell of the thread that had submitted.
+    /// Completed in the cell of the submitting thread.
     pub completion_home: u64,
     pub completion_away: u64,
-    /// Of a request from one CPU to another.
+    /// Times that a request went from one CPU to another.
     pub hand_overs: u64,
-    /// The whole machine's, while it ran.
+    /// The whole machine's CPU time during the run.
     pub time: Option<CpuTime>,
-    /// The CPU with the least time to spare.
+    /// The CPU with the least idle time.
     pub busiest: Option<Busiest>,
-    /// CPU cycles of the whole machine for each request, or why they are not known.
+    /// CPU cycles of the whole machine for each request, or the reason why they are unknown.
     pub cycles: Result<f64, String>,
-    /// What has become of the placement, in words.
+    /// A text for the placement in effect.
     pub placement: String,
 }
 
@@ -49,17 +49,17 @@ pub struct CpuTime {
     pub idle: f64,
 }
 
-/// A CPU, and the share of its time in percent that was not idle.
+/// A CPU, and the percentage of its time that was not idle.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Busiest {
     pub cpu: usize,
     pub busy: f64,
 }
 
-/// Runs this many of a load's reads at a time, on `cpu` or anywhere.
+/// Runs a load's reads, this many at a time, on `cpu` or anywhere.
 ///
 /// # Errors
-/// Why there is no figure.
+/// The reason why there is no figure.
 pub fn run(
     builder: &Builder,
     file: &File,
@@ -78,7 +78,7 @@ pub fn run(
     ended.unwrap_or_else(|_| Err("the measuring thread has panicked".into()))
 }
 
-/// Has the calling thread run on one CPU only.
+/// Confines the calling thread to one CPU.
 fn confine(cpu: usize) -> Result<(), String> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);

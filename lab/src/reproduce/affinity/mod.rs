@@ -1,8 +1,8 @@
-//! Where submissions and completions run makes a difference on machines with many caches (Linux
-//! block layer, 2008).
+//! The CPUs of submissions and completions matter on machines with many caches (Linux block layer,
+//! 2008).
 //!
-//! The application, the CPU that hands requests over, and the CPU that completes them are placed
-//! apart from each other; the counters of each row prove its placement.
+//! Three CPUs are placed independently: those of the application, of handing requests over, and of
+//! completing them. The counters of each row prove its placement.
 
 mod cycles;
 mod filesystem;
@@ -34,12 +34,12 @@ use std::time::Duration;
 use uringlet::affinity::{Affinity, CpuSet, Device, Topology};
 use uringlet::{Builder, Context};
 
-/// In flight in the matrix, as published, and bytes of each.
+/// Requests in flight in the matrix, and bytes of each, as published.
 const LARGE: (usize, u64) = (128, 256 << 10);
-/// In flight in the measurement of small reads, bytes of each, and bytes of the range, as
-/// published.
+/// For the measurement of small reads: requests in flight, bytes of each, and bytes of the range,
+/// as published.
 const SMALL: (usize, u64, u64) = (8, 4 << 10, 2 << 20);
-/// What preparing and ending a run takes beside its seconds.
+/// The time that a run takes beside its measured seconds.
 const OVERHEAD: f64 = 0.15;
 
 const EXAMPLES: &str = include_str!("../../../help/affinity-examples.txt");
@@ -67,15 +67,15 @@ pub struct Arguments {
     file_systems: u8,
 }
 
-/// What is measured in one table row.
+/// The subject of one table row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum What {
-    /// One of the 18.
+    /// One of the 18 placements.
     Placed(Letters, Cpus),
     /// Free placement.
     Free { rq_affinity: u8 },
-    /// Free placement, with the kernel's switch at this.
+    /// Free placement, with the kernel's switch at this value.
     Kernel { rq_affinity: u8 },
     /// Small reads, by name.
     Small(&'static str),
@@ -87,12 +87,12 @@ struct Cell {
     what: What,
     #[serde(skip)]
     builder: Builder,
-    /// What is read, and how much at a time.
+    /// The load, and the number of reads in flight.
     #[serde(skip)]
     reads: (Load, usize),
     /// The CPU that the application is confined to.
     application: Option<usize>,
-    /// What the counters have to say: queue local, completion local.
+    /// The values that the counters should show: queue local, completion local.
     expected: Option<(bool, bool)>,
     runs: Vec<Run>,
     not_measured: Option<String>,
@@ -106,10 +106,10 @@ struct Settings {
     rounds: u32,
     seconds: f64,
     file_size: u64,
-    /// What a cell is on this machine.
+    /// The kind of a cell on this machine.
     cell: String,
     cells: Vec<String>,
-    /// Serves the disk's interrupt.
+    /// The CPU that serves the disk's interrupt.
     interrupt: usize,
 }
 
@@ -163,7 +163,7 @@ impl Experiment for Arguments {
     }
 }
 
-/// The file past the page cache, or why it is not one on a disk.
+/// The file past the page cache, or the reason why it is none on a disk.
 fn disk<'a>(scratch: &'a Scratch, setup: &Setup) -> Result<&'a File, String> {
     let direct = match &scratch.direct {
         Ok(_) if setup.storage.is_memory() => Err("it is kept in memory"),
@@ -178,7 +178,7 @@ fn disk<'a>(scratch: &'a Scratch, setup: &Setup) -> Result<&'a File, String> {
     Ok(direct)
 }
 
-/// What completion lists cost, for 1, 2 and 4 producers.
+/// The cost of completion lists, for 1, 2 and 4 producers.
 fn lists(each: Duration) -> Vec<ListCost> {
     let go_on = |_: &usize| !STOP.load(Ordering::Relaxed);
     [1, 2, 4].into_iter().filter(go_on).map(|producers| compare_lists(producers, each)).collect()
@@ -224,7 +224,7 @@ fn one(cpu: usize) -> Affinity {
     Affinity::Cpus([cpu].into_iter().collect())
 }
 
-/// Everything that is to be run: each distinct placement once.
+/// Everything to run: each distinct placement once.
 fn all_cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell> {
     let (write, direct, order, fsync_every) = (false, true, Order::Sequential, None);
     let load = |window, block| Load { write, direct, order, window, block, fsync_every };
@@ -262,7 +262,7 @@ fn all_cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell>
         [(report::SMALL_REMOTE, Affinity::OtherCell), (report::SMALL_LOCAL, Affinity::Application)];
     for (name, completion) in ways {
         let builder = Context::builder().completion_affinity(completion);
-        // Confined, so that the application's cell stays what it was when the context was made.
+        // Confined, so that the application's cell is the same as when the context was made.
         let application =
             placements.iter().find_map(|placed| placed.cpus).map(|cpus| cpus.application);
         cells.push(Cell { application, ..cell(What::Small(name), builder, small) });
@@ -298,10 +298,10 @@ fn measure(
     bar.finish_and_clear();
 }
 
-/// The kernel's own switch, of each disk behind the file.
+/// The kernel's own switch, of each disk of the file.
 struct Switch(Vec<PathBuf>);
 
-/// Puts the kernel's switches back.
+/// Restores the kernel's switches.
 struct Before<'a>(Vec<(&'a PathBuf, String)>);
 
 impl Switch {

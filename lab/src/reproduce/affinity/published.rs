@@ -8,7 +8,8 @@ const MATRIX: &str = include_str!("../../../data/published/affinity_matrix.csv")
 const CYCLES: &str = include_str!("../../../data/published/affinity_cycles.csv");
 const FILE_SYSTEMS: &str = include_str!("../../../data/published/affinity_filesystem.csv");
 
-/// The machine and implementation that ours is like: a completion thread for each CPU.
+/// The published machine and implementation that are most like this project's: a completion thread
+/// for each CPU.
 const MACHINE: &str = "16way-24disks";
 const VARIANT: &str = "kthreads";
 
@@ -60,7 +61,7 @@ pub struct FileSystem {
     pub stddev_s: f64,
 }
 
-/// The matrix of the machine that is compared with.
+/// The matrix of that machine.
 pub fn matrix() -> Vec<Row> {
     let mut rows: Vec<Row> = table(MATRIX);
     rows.retain(|row| (&*row.machine, &*row.variant) == (MACHINE, VARIANT));
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(matrix.len(), 20);
         for placed in placements(&cells, 0) {
             let row = matrix.iter().find(|row| row.is(placed.letters)).unwrap();
-            // What our counters are held to is what theirs were.
+            // The expected counters are the published ones.
             assert_eq!(row.queue_local > 0.0, placed.queue_local, "{}", placed.letters);
             assert_eq!(row.completion_local > 0.0, placed.completion_local, "{}", placed.letters);
         }

@@ -33,12 +33,12 @@ struct Summary {
     hand_overs: u64,
 }
 
-/// Within this many percent of free placement's throughput a placement costs nothing.
+/// If a placement's throughput is within this many percent of free placement's, it costs nothing.
 const ALIKE_PERCENT: f64 = 3.0;
-/// Rounds that agree as much in less than this share of all reports, were it for chance alone, have
-/// a cause.
+/// If chance alone would make rounds agree this much in less than this share of all reports, there
+/// is a cause.
 const BY_CHANCE: f64 = 0.05;
-/// A CPU that is busy for this many percent of the time is what holds a run up.
+/// A CPU that is busy for this many percent of the time limits the run.
 const BUSY_PERCENT: f64 = 90.0;
 
 /// A row's throughput divided by free placement's, round by round.
@@ -48,7 +48,7 @@ struct Against {
     least: f64,
     most: f64,
     rounds: usize,
-    /// Rounds in which it was slower than free placement.
+    /// Rounds that were slower than free placement.
     slower: usize,
     /// The busiest CPU, by the median of its shares.
     busiest: Option<Busiest>,
@@ -74,14 +74,14 @@ impl Against {
         (self.median - 1.0).abs() * 100.0 <= ALIKE_PERCENT
     }
 
-    /// What its rounds say.
+    /// The range of its rounds.
     fn spread(&self) -> String {
         let Self { least, most, rounds, slower, .. } = *self;
         format!("slower in {slower} of {rounds} rounds ({least:.2} to {most:.2})")
     }
 
-    /// Why it is not like free placement, one of `rows` that were compared with it: `Err` if that
-    /// is not known.
+    /// The reason for a difference from free placement, for one of `rows` compared rows. `Err` if
+    /// it is unknown.
     fn reason(&self, rows: usize) -> Result<String, &'static str> {
         if let Some(Busiest { cpu, busy }) = self.busiest.filter(|cpu| cpu.busy >= BUSY_PERCENT) {
             return Ok(format!("CPU {cpu} is busy for {busy:.0} % of the time"));
@@ -102,10 +102,10 @@ impl Against {
     }
 }
 
-/// How probable it is that at least `agree` of this many rounds say the same, either way, if they
-/// are tosses of a coin.
+/// The probability that at least `agree` of this many rounds agree, either way, if they are coin
+/// tosses.
 fn sign_test(agree: usize, rounds: usize) -> f64 {
-    // Of the binomial distribution, from its end: each term from the one before.
+    // The end of the binomial distribution: each term from the previous one.
     let mut term = 0.5f64.powi(rounds as i32);
     let mut tail = term;
     for more in 1..=rounds - agree {
@@ -115,7 +115,7 @@ fn sign_test(agree: usize, rounds: usize) -> f64 {
     (2.0 * tail).min(1.0)
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 pub struct Report {
     #[serde(flatten)]
@@ -126,7 +126,7 @@ pub struct Report {
     summaries: Vec<Option<Summary>>,
     /// Throughput of the large reads' rows against free placement's, by name.
     against_free: BTreeMap<String, Against>,
-    /// Of the placements that were run.
+    /// The number of distinct placements that were run.
     distinct: usize,
     proved: usize,
     lists: Vec<ListCost>,
@@ -162,7 +162,7 @@ impl Summary {
         })
     }
 
-    /// As cells of a table's row.
+    /// The cells of a table's row.
     fn cells(&self, base: Option<f64>, expected: Option<(bool, bool)>) -> [String; 9] {
         let percent = |count| percent(count, self.requests);
         let proved = expected.map_or("", |sides| if self.proves(sides) { "yes" } else { "NO" });
@@ -179,7 +179,7 @@ impl Summary {
         ]
     }
 
-    /// All requests on the side that the placement says, and none on the other.
+    /// Are all requests on the side that the placement says, and none on the other?
     fn proves(&self, (queue, completion): (bool, bool)) -> bool {
         let all = |local: bool| if local { (self.requests, 0) } else { (0, self.requests) };
         self.requests > 0
@@ -202,7 +202,7 @@ fn percent(count: u64, all: u64) -> String {
     format!("{:.0} %", count as f64 / all.max(1) as f64 * 100.0)
 }
 
-/// What was measured of small reads, as cells of a table's row: completions at home, rate, times.
+/// The results of small reads, as cells of a table's row: completions at home, rate, times.
 fn small_cells(runs: &[Run], summary: Option<Summary>, base: Option<f64>) -> [String; 7] {
     let home = runs.iter().map(|run| run.completion_home).sum();
     let [home, rate, ratio] = summary.map_or_else(dashes, |summary| {
@@ -217,7 +217,7 @@ fn small_cells(runs: &[Run], summary: Option<Summary>, base: Option<f64>) -> [St
     [home, rate, ratio, user, sys, time(|time| time.iowait), time(|time| time.idle)]
 }
 
-/// The cycles of small reads, and how they were placed.
+/// The cycles of small reads, and their placement.
 fn small_notes(way: &str, runs: &[Run], published: Option<&Small>) -> Vec<String> {
     let Some(run) = runs.first() else { return Vec::new() };
     let known = runs.iter().filter_map(|run| run.cycles.as_ref().ok().copied());
@@ -239,7 +239,7 @@ fn small_notes(way: &str, runs: &[Run], published: Option<&Small>) -> Vec<String
 }
 
 impl Row {
-    /// As cells of a table's row.
+    /// The cells of a table's row.
     fn cells(&self, base: Option<f64>) -> [String; 4] {
         let ms = |seconds: f64| size::digits(seconds * 1e3);
         let rate = self.mb_per_s;
@@ -249,7 +249,7 @@ impl Row {
 }
 
 impl Small {
-    /// As cells of a table's row.
+    /// The cells of a table's row.
     fn cells(&self, base: Option<f64>) -> [String; 6] {
         let Self { mb_per_s: rate, user_percent, sys_percent, .. } = *self;
         let times = [user_percent, sys_percent, self.iowait_percent, self.idle_percent];
@@ -293,7 +293,7 @@ impl Report {
         }
     }
 
-    /// Every placement that this machine has was proved.
+    /// Was every placement that this machine has proved?
     pub fn is_proved(&self) -> bool {
         self.proved == self.distinct
     }

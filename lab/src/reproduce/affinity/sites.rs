@@ -1,28 +1,29 @@
-//! The CPUs that the letters of the publication stand for on the machine at hand.
+//! The CPUs of this machine for the letters of the publication.
 
 use serde::Serialize;
 use std::fmt;
 use uringlet::affinity::CpuSet;
 
-/// A CPU by what happens on it: the disk's interrupt, the application, or neither.
+/// A CPU by its role: the disk's interrupt, the application, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Site {
-    /// Serves the interrupt.
+    /// It serves the interrupt.
     I,
-    /// The application's.
+    /// It runs the application.
     A,
-    /// In another cell: than the application's for the queue, than the interrupt's for completions.
+    /// It is in another cell: than the application's for the queue, than the interrupt's for
+    /// completions.
     X,
 }
 
-/// A row of the matrix: where the application is, and which of the CPUs the other two have.
+/// A row of the matrix: the application's CPU, and the CPUs of the queue and of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Letters {
-    /// [`Site::X`] or [`Site::I`].
+    /// The application's CPU: [`Site::X`] or [`Site::I`].
     pub application: Site,
-    /// Hands over.
+    /// The CPU that hands requests over.
     pub queue: Site,
-    /// Completes.
+    /// The CPU that completes requests.
     pub completion: Site,
 }
 
@@ -46,16 +47,16 @@ pub struct Placed {
     pub letters: Letters,
     /// None if this machine has too few cells for it.
     pub cpus: Option<Cpus>,
-    /// An earlier row with the very same CPUs.
+    /// An earlier row with the same CPUs.
     pub same_as: Option<Letters>,
-    /// By the counters, the queue is in the application's cell.
+    /// Whether the counters should show that the queue is in the application's cell.
     pub queue_local: bool,
-    /// By the counters, completions are in the interrupt's cell.
+    /// Whether the counters should show that completions are in the interrupt's cell.
     pub completion_local: bool,
 }
 
-/// All of them, in the published order, on a machine with these cells (of the CPUs that may be
-/// used), whose disk's interrupt is served on `interrupt`.
+/// All placements, in the published order, for a machine with these cells (of usable CPUs), whose
+/// disk's interrupt is served on `interrupt`.
 pub fn placements(cells: &[CpuSet], interrupt: usize) -> Vec<Placed> {
     use Site::{A, I, X};
     let mut rows: Vec<Placed> = Vec::new();
@@ -77,12 +78,12 @@ pub fn placements(cells: &[CpuSet], interrupt: usize) -> Vec<Placed> {
 
 fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
     let near = cells.iter().position(|cell| cell.contains(interrupt))?;
-    // Neighbours if there are any, so that the application has a CPU to itself.
+    // A neighbour if there is one, so that the application has a CPU to itself.
     let beside = |cell: &CpuSet| cell.iter().find(|&cpu| cpu != interrupt).or(cell.first());
     let others: Vec<usize> = (0..cells.len()).filter(|&at| at != near).collect();
     let home = if letters.application == Site::I { near } else { *others.first()? };
     let application = beside(&cells[home])?;
-    // Cells of nobody else first; without one, that of a thread which the letter does not exclude.
+    // Unused cells first; otherwise the cell of a thread that the letter does not exclude.
     let away_from = |excluded: usize, taken: &[usize]| {
         let free = others.iter().find(|at| **at != home && !taken.contains(at));
         let any = free.or(others.iter().find(|at| **at != home));
@@ -94,7 +95,7 @@ fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
         Site::A => Some((home, application)),
         Site::X => {
             let at = away_from(excluded, taken)?;
-            // Where it falls together with another, it is the very same CPU.
+            // If two roles are in one cell, they have the same CPU.
             let cpu = match at {
                 at if at == near => interrupt,
                 at if at == home => application,

@@ -1,5 +1,5 @@
-//! The published job: a file written past the page cache, read and written again, by one or more
-//! threads that submit to one context.
+//! The published job: one or more threads write a file past the page cache, read it and write it
+//! again. All submit to one context.
 
 #![allow(unsafe_code)]
 
@@ -16,10 +16,10 @@ use uringlet::{Context, Sqe};
 
 /// Bytes per request, as published.
 pub const RECORD: u64 = 8 << 10;
-/// Requests in flight, as published; more if there are more threads than that is enough for.
+/// Requests in flight, as published; more if the threads need more.
 pub const DEPTH: usize = 128;
 
-/// What is done with the file, in this order.
+/// The phases of the job, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", const_into_str)]
@@ -41,7 +41,7 @@ pub fn depth(threads: usize) -> usize {
 /// One phase.
 pub struct Job<'a> {
     pub phase: Phase,
-    /// That submit to the one context.
+    /// The number of threads that submit to the one context.
     pub threads: usize,
     /// Slots taken at a time.
     pub batch: usize,
@@ -49,15 +49,15 @@ pub struct Job<'a> {
     pub file: &'a File,
     /// Bytes from the beginning of the file, a multiple of the record.
     pub size: u64,
-    /// Is found in every record that this job, or the one before it, has written.
+    /// A number in every record that this job, or the previous one, has written.
     pub mark: u64,
 }
 
-/// What the threads share.
+/// The data that the threads share.
 struct Shared<'a> {
     instance: Arc<Instance>,
     fd: RawFd,
-    /// The next record that nobody has taken.
+    /// The next record without a thread.
     next: AtomicU64,
     buffers: Buffers,
     /// Buffers that no request uses.
@@ -73,17 +73,17 @@ impl Shared<'_> {
         self.failure.lock().expect("nobody panics with it").get_or_insert(reason);
     }
 
-    /// Where a buffer says which record it holds.
+    /// The place in a buffer for the number of its record.
     fn stamp(&self, buffer: u32) -> *mut u64 {
         self.buffers.slot(buffer as usize).cast()
     }
 }
 
 impl Job<'_> {
-    /// Runs it.
+    /// Runs the phase.
     ///
     /// # Errors
-    /// What failed first.
+    /// The first error.
     pub fn run(&self, cpus: usize, stop: &AtomicBool) -> Result<Figure, String> {
         let depth = depth(self.threads);
         let instance = Instance::new(&Context::builder().entries(depth as u32))
@@ -99,11 +99,11 @@ impl Job<'_> {
             stop,
         };
         let figure = together(self.threads, cpus, || Ok(self.submit_and_take(&shared)));
-        // Nothing is in flight, unless the context failed; then this waits. The buffers go after
-        // it.
+        // Nothing is in flight, unless the context failed; then this waits. The buffers are dropped
+        // after it.
         shared.instance.close();
         if self.phase != Phase::Read {
-            // The next job shall not find this one's write-back under way.
+            // The next job must not find this one's write-back under way.
             self.file.sync_data().map_err(|error| format!("fdatasync failed: {error}"))?;
         }
         match shared.failure.into_inner().expect("nobody panics with it") {
@@ -112,8 +112,8 @@ impl Job<'_> {
         }
     }
 
-    /// What one thread does: as many batches in flight as it may have, then takes as many
-    /// completions, its own or others'.
+    /// The work of one thread: keeps its number of batches in flight, then takes as many
+    /// completions, of any thread.
     fn submit_and_take(&self, shared: &Shared<'_>) -> Submits {
         let records = self.size / RECORD;
         let most = depth(self.threads) / self.threads / AT_A_TIME * AT_A_TIME;
@@ -132,8 +132,8 @@ impl Job<'_> {
                     break;
                 }
                 entries.clear();
-                // All debts together leave at least this many buffers: they are given back before
-                // they are paid.
+                // The debts of all threads together leave at least this many buffers, because
+                // buffers are freed before debts are paid.
                 let mut free = shared.free.lock().expect("nobody panics with it");
                 for record in first..records.min(first + AT_A_TIME as u64) {
                     let buffer = free.pop().expect("as many buffers as requests");
@@ -176,7 +176,7 @@ impl Job<'_> {
         Entry { sqe: sqe.user_data(record << 32 | u64::from(buffer)), data: 0, notify: -1 }
     }
 
-    /// Submits all of them, and gives how many were accepted.
+    /// Submits all of them, and returns the number accepted.
     fn submit(&self, shared: &Shared<'_>, submits: &mut Submits, entries: &[Entry]) -> usize {
         let mut done = 0;
         while done < entries.len() {
@@ -186,7 +186,7 @@ impl Job<'_> {
             done += submitted.accepted;
             match submitted.refused {
                 0 => {}
-                // Another thread has taken a completion, and is about to give its slot back.
+                // Another thread has taken a completion, and is about to free its slot.
                 errno if errno == -libc::EAGAIN => std::thread::yield_now(),
                 refused => {
                     shared.fail(errno(refused));

@@ -1,8 +1,9 @@
 //! Request slots taken 32 at a time, with one contended step, instead of one by one (Linux AIO,
 //! 2011).
 //!
-//! The kernel took the context's lock once for each request of a submit. It knows their number, so
-//! once is enough for 32. Here the lock is a word of free slots that submitters change.
+//! The kernel took the context's lock once for each request of a submit. A submit knows its number
+//! of requests, so once is enough for 32. Here, submitters contend for a word of free slots
+//! instead.
 
 mod job;
 mod path;
@@ -27,11 +28,11 @@ use std::time::Duration;
 
 /// Requests per submit and per reap, as published.
 const AT_A_TIME: usize = 32;
-/// Slots per step: what is compared.
+/// The compared values: slots per step.
 const BATCHES: [usize; 2] = [1, 32];
 /// Percentage points of all CPU time that were saved in the lock, mean of 3 runs, as published.
 const PUBLISHED_POINTS: f64 = 0.56;
-/// Requests of one submit that is too large, and the room there is.
+/// Requests of one submit that is too large, and the available room.
 const TOO_MANY: (usize, u32) = (1000, 128);
 const THREADS_MAX: usize = 64;
 

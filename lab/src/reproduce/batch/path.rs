@@ -15,17 +15,17 @@ use uringlet::{Context, EngineKind, Sqe};
 
 /// The submits of one thread, or of several.
 pub struct Submits {
-    /// Nanoseconds per call that took over a whole batch of requests.
+    /// Nanoseconds per call that accepted a whole batch of requests.
     calls: Histogram<u64>,
     time: Duration,
     steps: SubmitSteps,
     requests: u64,
 }
 
-/// What came out of them.
+/// The result of the submits.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figure {
-    /// Requests taken over.
+    /// Requests accepted.
     pub requests: u64,
     /// Contended steps to get a request's slot: attempts, failed ones included.
     pub steps_per_request: f64,
@@ -35,9 +35,9 @@ pub struct Figure {
     pub submit_ns_per_request: f64,
     /// All calls, divided by all requests.
     pub submit_ns_per_request_mean: f64,
-    /// The median call, as often as there were requests, as part of the time of all CPUs.
+    /// The median call, multiplied by the number of calls, as a share of the time of all CPUs.
     pub submit_share: f64,
-    /// CPU time of the process, as part of the time of all CPUs.
+    /// CPU time of the process, as a share of the time of all CPUs.
     pub cpu_share: f64,
     /// Wall-clock seconds.
     pub seconds: f64,
@@ -81,7 +81,7 @@ impl Submits {
         self.requests += other.requests;
     }
 
-    /// Of a run that took `elapsed`, and `cpu` of CPU time, on this many CPUs.
+    /// The figure of a run that took `elapsed`, and `cpu` of CPU time, on this many CPUs.
     fn figure(&self, elapsed: Duration, cpu: Duration, cpus: usize) -> Figure {
         let requests = self.requests.max(1) as f64;
         let all = elapsed.as_secs_f64() * cpus as f64;
@@ -100,7 +100,7 @@ impl Submits {
 }
 
 /// Waits for `count` completions, of any thread's requests, and takes them: `user_data` and result.
-/// False: the context is gone.
+/// False: the context has ended.
 pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)) -> bool {
     let mut taken = 0;
     while taken < count {
@@ -117,7 +117,7 @@ pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)
     true
 }
 
-/// Has this many threads submit at the same time, and gives what came out of all on this many CPUs.
+/// Has this many threads submit at the same time, and returns the result of all on this many CPUs.
 ///
 /// # Errors
 /// An error of any thread.
@@ -181,11 +181,11 @@ pub fn alone(
     })
 }
 
-/// How many of `count` requests each submit takes over, if a context has room for `room`, and
+/// The number of `count` requests that each submit accepts, if a context has room for `room`, and
 /// everything is reaped after each submit.
 ///
 /// # Errors
-/// A submit took over none.
+/// A submit accepted none.
 pub fn fill_up(count: usize, room: u32, batch: usize) -> Result<Vec<usize>, String> {
     let builder = Context::builder().engine(EngineKind::Null).entries(room);
     let instance = Instance::new(&builder).map_err(|error| format!("no context: {error}"))?;

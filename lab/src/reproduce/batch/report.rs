@@ -1,4 +1,4 @@
-//! The tables of the experiment, and what they were to show.
+//! The tables of the experiment, and its claims.
 
 use super::job::Phase;
 use super::path::{Figure, fill_up};
@@ -13,7 +13,7 @@ use crate::reproduce::report::{self, Goal, Kind, Ratio, Shown, threads};
 use crate::size;
 use serde::Serialize;
 
-/// One batch size with this many threads; `P` says what of.
+/// One batch size with this many threads; `P` is the subject.
 #[derive(Debug, Serialize)]
 pub struct Cell<P> {
     pub phase: P,
@@ -56,7 +56,7 @@ pub struct TooMany {
     requests: usize,
     room: u32,
     batch: usize,
-    /// How many each submit has taken over.
+    /// The number of requests that each submit has accepted.
     accepted: Vec<usize>,
     not_measured: Option<String>,
 }
@@ -71,7 +71,7 @@ impl TooMany {
     }
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 pub struct Report {
     #[serde(flatten)]
@@ -85,7 +85,7 @@ pub struct Report {
     pub published_points: f64,
 }
 
-/// What one by one takes, divided by what batches take, for each number of threads. Both are
+/// The time of one by one divided by that of batches, for each number of threads. The two are
 /// neighbours.
 fn ratios<P>(
     cells: &[Cell<P>],
@@ -105,7 +105,7 @@ fn ns(figure: &Figure) -> f64 {
     figure.submit_ns_per_request
 }
 
-/// What the publication, and uringlet, claim.
+/// The claims of the publication, and of uringlet.
 pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<Shown> {
     let mut all = Vec::new();
     for (cell, ratio) in ratios(paths, steps) {
@@ -285,7 +285,7 @@ fn points<'a, P: 'a>(
     mine.filter_map(|cell| Point::of(cell.threads, cell.rounds(of))).collect()
 }
 
-/// A ratio stands on the second line of its pair.
+/// A ratio is on the second line of its pair.
 fn with_gaps<'a, P: 'a>(
     ratios: impl Iterator<Item = (&'a Cell<P>, Option<Ratio>)>,
 ) -> impl Iterator<Item = Option<Ratio>> {

@@ -9,23 +9,23 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use uringlet::table::PAGE;
 
-/// Handles in the list that a thread goes through: the same number however many contexts there are,
-/// so that reading it costs the same.
+/// Handles in a thread's list: the same number for any number of contexts, so that reading it costs
+/// the same.
 const TURNS: usize = 4096;
-/// Lookups between two looks at the clock, which a look then adds less than 0.1 ns to.
+/// Lookups between two readings of the clock, which then add less than 0.1 ns.
 const BETWEEN_LOOKS: usize = 512;
 
 /// One measurement.
 pub struct Alone {
-    /// What to look in.
+    /// The structure to search.
     pub structure: Structure,
-    /// What is in it.
+    /// The number of contexts in it.
     pub contexts: usize,
-    /// Threads that look at the same time.
+    /// Threads that search at the same time.
     pub threads: usize,
-    /// How long.
+    /// The duration.
     pub duration: Duration,
-    /// Of the shuffled orders.
+    /// The seed of the shuffled orders.
     pub seed: u64,
 }
 
@@ -34,7 +34,7 @@ impl Alone {
     /// thread had no CPU.
     ///
     /// # Errors
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     pub fn run(&self, stop: &AtomicBool) -> Result<f64, String> {
         match self.structure {
             Structure::List => self.run_with(List::new().map_err(errno)?, stop),
@@ -67,7 +67,7 @@ impl Alone {
         Ok(parts.value_at_quantile(0.5) as f64 / BETWEEN_LOOKS as f64)
     }
 
-    /// What one thread does: nanoseconds for each part of the list. `None`: a lookup was wrong.
+    /// The work of one thread: nanoseconds for each part of the list. `None`: a lookup was wrong.
     fn look(
         &self,
         lookup: &impl Lookup<Arc<u64>>,
@@ -76,8 +76,7 @@ impl Alone {
         barrier: &Barrier,
         stop: &AtomicBool,
     ) -> Option<Histogram<u64>> {
-        // The value itself is not touched, only where it is: what comes after a lookup is not part
-        // of it.
+        // Only the value's address is used: the rest is not part of a lookup.
         let place = |value: &Arc<u64>| std::ptr::from_ref(value) as usize;
         let lowest = *handles.iter().min()?;
         let handle_of = |turn: u32| lowest + turn as usize * PAGE;
@@ -90,7 +89,7 @@ impl Alone {
             let places = turns.iter().map(|&turn| lookup.with(handle_of(turn), place).unwrap_or(0));
             places.fold(0, usize::wrapping_add)
         };
-        // Each part of the list, and what its lookups have to add up to.
+        // Each part of the list, and the sum that its lookups have to have.
         let mut parts = Vec::new();
         for part in turns.chunks(BETWEEN_LOOKS) {
             for &turn in part.iter().take(8) {

@@ -21,10 +21,10 @@ use uringlet::{Context, Sqe};
 pub const FILE: u64 = 256 << 10;
 /// Bytes per request, as published.
 pub const BLOCK: u64 = 1 << 10;
-/// Requests between two looks at whether the user wants us to stop.
+/// Requests between two checks whether the user has asked to stop.
 const BETWEEN_LOOKS: u64 = 64;
 
-/// What one road did in one round.
+/// The figures of one way in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figure {
     /// From the moment at which the threads may begin until the last has ended.
@@ -33,14 +33,14 @@ pub struct Figure {
     pub cpu_us_per_request: f64,
 }
 
-/// The files of the threads, without names: nothing is left behind, whatever happens.
+/// The files of the threads, without names: nothing is left behind in any case.
 pub struct Files(Vec<File>);
 
 impl Files {
-    /// This many in `folder`, or fewer if it was stopped.
+    /// Makes this many files in `folder`, or fewer if it was stopped.
     ///
     /// # Errors
-    /// No permission, no space, no descriptor left.
+    /// No permission, no space, or no free descriptor.
     pub fn create(folder: &Path, count: usize, stop: &AtomicBool) -> std::io::Result<Self> {
         let mut blocks = Buffers::new((FILE / BLOCK) as usize, BLOCK as usize, 1);
         let mut content = Vec::new();
@@ -60,7 +60,7 @@ impl Files {
     }
 }
 
-/// Says in a block whose it is and where it belongs.
+/// Writes the owner and the number of a block into it.
 fn stamp(block: &mut [u8], thread: u64, number: u64) {
     block[..8].copy_from_slice(&(thread << 32 | number).to_ne_bytes());
 }
@@ -71,28 +71,28 @@ fn is_stamped(block: &[u8], thread: u64, number: u64) -> bool {
 
 /// One measurement.
 pub struct Job<'a> {
-    /// Who executes it.
+    /// The way that executes it.
     pub road: Road,
-    /// As many threads, and contexts.
+    /// The number of threads, and of contexts.
     pub jobs: usize,
     /// Requests of each thread.
     pub requests: u64,
-    /// The same for every road of a round: all get the same offsets.
+    /// The same for every way of a round, so that all get the same offsets.
     pub seed: u64,
-    /// One for each thread.
+    /// One file for each thread.
     pub files: &'a Files,
 }
 
-/// One request, done: its bytes or negative errno. An error is of the call.
+/// Executes one request: returns its bytes or negative errno. An error is the call's.
 trait Do {
     fn one(&mut self, sqe: Sqe, request: Request) -> Result<i64, String>;
 }
 
 impl Job<'_> {
-    /// Runs it.
+    /// Runs the job.
     ///
     /// # Errors
-    /// What failed first.
+    /// The first error.
     pub fn run(&self, stop: &AtomicBool) -> Result<Figure, String> {
         match self.road {
             Road::Psync => self.run_threads((0..self.jobs).map(|_| Ok(Psync)), stop),
@@ -141,7 +141,8 @@ impl Job<'_> {
                     let result = self.run_one(number, &mut doer, &mut buffer, stop);
                     let last = all_done.wait().is_leader();
                     let end = last.then(|| (Instant::now(), cpu_time()));
-                    // Ending a context takes time that is not the job's; the buffer goes after it.
+                    // Ending a context takes time that is not the job's; the buffer is dropped
+                    // after it.
                     drop(doer);
                     drop(buffer);
                     (result, end)
@@ -168,7 +169,7 @@ impl Job<'_> {
         })
     }
 
-    /// What one thread does: half reads, half writes, at random.
+    /// The work of one thread: half reads, half writes, at random.
     fn run_one(
         &self,
         thread: usize,
@@ -208,7 +209,7 @@ impl Job<'_> {
     }
 }
 
-/// A context of ours behind a handle. Each call looks the handle up.
+/// A context of uringlet's behind a handle. Each call looks the handle up.
 struct Ours<'a, L: Lookup<Arc<Instance>>> {
     lookup: &'a L,
     handle: usize,
@@ -273,7 +274,7 @@ impl Do for Native {
     }
 }
 
-/// Plain pread and pwrite: what nothing in front of it can be quicker than.
+/// Plain pread and pwrite: the fastest possible.
 struct Psync;
 
 impl Do for Psync {
@@ -292,12 +293,12 @@ impl Do for Psync {
     }
 }
 
-/// Requests of each thread, if all of them together are to do `loops` loops of 512 jobs.
+/// Requests of each thread, if all of them together execute `loops` loops of 512 jobs.
 pub fn requests(jobs: usize, loops: u64) -> u64 {
     (512 * (FILE / BLOCK) * loops).div_ceil(jobs as u64)
 }
 
-/// No longer than this is waited for one cell, roughly: for the estimate.
+/// The approximate maximum time of one cell: for the estimate.
 pub fn estimate(loops: u64) -> Duration {
     Duration::from_nanos(512 * (FILE / BLOCK) * loops * 1500)
 }

@@ -1,9 +1,8 @@
-//! From a context's handle to the context, in time that does not grow with their number (Linux AIO,
+//! Finds the context of a handle in time that does not grow with the number of contexts (Linux AIO,
 //! 2013).
 //!
-//! The kernel kept the contexts of a process in a list, tried a radix tree, and settled for a table
-//! indexed by an id. The three are measured alone, and in front of real contexts that do a real
-//! job.
+//! The kernel kept the contexts of a process in a list, tried a radix tree, and chose a table
+//! indexed by an id. The three are measured alone, and in front of real contexts with a real job.
 
 mod alone;
 mod job;
@@ -29,9 +28,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Pages that the table has for contexts where address space is not limited.
+/// The pages of the table, if address space is not limited.
 const CONTEXTS_MAX: usize = 1 << 15;
-/// More threads than this say nothing about anybody's program.
+/// More threads than this do not occur in any program.
 const JOBS_MAX: usize = 1024;
 
 const EXAMPLES: &str = include_str!("../../../help/lookup-examples.txt");
@@ -62,7 +61,7 @@ pub struct Arguments {
     loops: Option<u64>,
 }
 
-/// Where it works, on the command line.
+/// The folder of the work, on the command line.
 #[derive(Args)]
 pub struct Folder {
     /// Where the files of the job are made; they have no names, and are gone afterwards
@@ -77,7 +76,7 @@ impl AsRef<Path> for Folder {
 }
 
 impl From<Place> for Folder {
-    /// Of a file, or a name that is still to be made, the folder that it is in.
+    /// The folder of a file, or of a name that does not exist yet.
     fn from(place: Place) -> Self {
         let path = place.as_ref();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -86,7 +85,7 @@ impl From<Place> for Folder {
     }
 }
 
-/// What a handle is looked up in.
+/// The structure in which a handle is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", const_into_str)]
@@ -100,7 +99,7 @@ impl Structure {
     const ALL: [Self; 3] = [Self::List, Self::Radix, Self::Table];
 }
 
-/// Who does the job.
+/// The way that does the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Road {
     Psync,
@@ -141,7 +140,7 @@ struct Settings {
     seconds: f64,
     loops: u64,
     contexts: Vec<usize>,
-    /// Threads that look up at the same time.
+    /// The numbers of threads that look up at the same time.
     threads: Vec<usize>,
     jobs: Vec<usize>,
     file_size: u64,

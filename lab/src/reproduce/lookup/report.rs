@@ -1,4 +1,4 @@
-//! The tables of the experiment, and what they were to show.
+//! The tables of the experiment, and its claims.
 
 use super::job::Figure as Job;
 use super::{Road, Settings, Setup, Structure};
@@ -35,12 +35,12 @@ keeps!(LookupCell, ns: f64, |cell| {
     format!("{structure}, {} contexts, {}", cell.contexts, report::threads(cell.threads))
 });
 
-/// The whole job, on one road.
+/// The whole job, in one way.
 #[derive(Debug, Serialize)]
 pub struct JobCell {
     pub jobs: usize,
     pub road: Road,
-    /// Of each thread.
+    /// Requests of each thread.
     pub requests: u64,
     pub figures: Vec<Job>,
     pub not_measured: Option<String>,
@@ -60,7 +60,7 @@ keeps!(JobCell, figures: Job, |cell| {
     format!("{}, {}", report::threads(cell.jobs), cell.road.name())
 });
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 pub struct Report {
     #[serde(flatten)]
@@ -72,7 +72,7 @@ pub struct Report {
     pub published: Vec<ContextLookup>,
 }
 
-/// Figures of the rounds; none of a cell that is not there.
+/// Figures of the rounds; empty for a missing cell.
 fn ns(cells: &[LookupCell], threads: usize, contexts: usize, structure: Structure) -> Vec<f64> {
     let key = (threads, contexts, structure);
     let cell = cells.iter().find(|cell| (cell.threads, cell.contexts, cell.structure) == key);
@@ -84,7 +84,7 @@ fn elapsed(cells: &[JobCell], jobs: usize, road: Road) -> Vec<f64> {
     cell.map_or_else(Vec::new, JobCell::elapsed)
 }
 
-/// What the publication, and uringlet, claim.
+/// The claims of the publication, and of uringlet.
 pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown> {
     use Structure::{List, Radix, Table};
     let mut all = Vec::new();
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     /// Lookups that take 1, 2 and 3 ns in list, radix and table, and jobs that take as many ms as
-    /// their road's place.
+    /// the index of their way.
     fn cells() -> (Vec<LookupCell>, Vec<JobCell>) {
         let mut lookups = Vec::new();
         for contexts in [1, 512] {

@@ -1,11 +1,10 @@
-//! From a handle to its context in three ways: the kernel's list, the radix tree that was to
-//! replace it, and our table.
+//! Three ways from a handle to its context: the kernel's list, the radix tree that was to replace
+//! it, and uringlet's table.
 //!
-//! The list and the radix tree are as the kernel would have them: a reader takes no lock and writes
-//! no shared line. What the kernel does for its readers (RCU) costs next to nothing; ours keeps a
-//! word per thread that says what the thread looks at. The list and the tree get the same word, so
-//! that the three differ in their look alone. They only grow here, so nothing is freed under a
-//! reader.
+//! The list and the radix tree are as the kernel's: a reader takes no lock and writes no shared
+//! line. RCU, for the kernel's readers, costs next to nothing; uringlet has a word per thread that
+//! says what the thread uses. The list and the tree get the same word, so that the three differ in
+//! their search alone. They only grow here, so nothing is freed under a reader.
 
 #![allow(unsafe_code)]
 
@@ -13,21 +12,21 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use uringlet::table::{Look, PAGE, Pages, Table};
 
-/// A way from a handle to the value behind it.
+/// A way from a handle to its value.
 pub trait Lookup<T: Send + Sync>: Sync {
-    /// Where the handles come from.
+    /// The memory of the handles.
     fn memory(&mut self) -> &mut Memory<T>;
 
-    /// Makes `value` known under a handle.
+    /// Stores `value` under a handle.
     ///
     /// # Safety
     /// The handle is a page's of this structure's memory, and no other value has it.
     unsafe fn insert(&mut self, handle: usize, value: T);
 
-    /// Calls `f` with the value under a handle. `None`: there is none.
+    /// Calls `f` with the value of a handle. `None`: there is none.
     fn with<R>(&self, handle: usize, f: impl FnOnce(&T) -> R) -> Option<R>;
 
-    /// Makes `value` known under a new handle, which it gives.
+    /// Stores `value` under a new handle, which it returns.
     ///
     /// # Errors
     /// As [`Table::allocate`].
@@ -39,7 +38,7 @@ pub trait Lookup<T: Send + Sync>: Sync {
     }
 }
 
-/// Handles as the drop-in has them: a page each for the ring of a context.
+/// Handles as in the drop-in: one page each for the ring of a context.
 pub struct Memory<T: Send + Sync> {
     table: Table<T>,
     pages: Vec<Pages>,
@@ -97,7 +96,7 @@ impl<T: Send + Sync> Lookup<T> for Indexed<T> {
     }
 }
 
-/// All contexts in a row, the newest first: each look walks to its own.
+/// All contexts in a list, the newest first: each lookup walks to its own.
 pub struct List<T: Send + Sync> {
     first: Option<Box<Node<T>>>,
     memory: Memory<T>,
@@ -136,7 +135,7 @@ impl<T: Send + Sync> Lookup<T> for List<T> {
 }
 
 impl<T: Send + Sync> Drop for List<T> {
-    /// One after the other: a long list has no stack for each to free the next.
+    /// One after the other: freeing recursively would need too much stack for a long list.
     fn drop(&mut self) {
         let mut next = self.first.take();
         while let Some(mut node) = next {
@@ -145,7 +144,7 @@ impl<T: Send + Sync> Drop for List<T> {
     }
 }
 
-/// Bits of the key that a level of the tree takes.
+/// Bits of the key that a level of the tree uses.
 const BITS: u32 = 6;
 
 /// A tree over the number of the handle's page, 64 branches on each level, as high as the largest

@@ -2,7 +2,7 @@
 //! context executes on a part of another file.
 //!
 //! One thread takes requests from the kernel and submits them. They are answered where they
-//! complete: by the context's handler, on the CPU that its placement says.
+//! complete: by the context's handler, on the CPU of its placement.
 
 #![allow(unsafe_code)]
 
@@ -25,11 +25,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use uringlet::stats::Snapshot;
 use uringlet::{Builder, Context, Cqe, Sqe};
 
-/// Requests of the kernel that can be in hand at a time.
+/// The maximum number of the kernel's requests that are handled at a time.
 const REQUESTS: usize = 64;
-/// Bytes that one of them transfers at most.
+/// The maximum number of bytes of a request.
 const LARGEST: usize = 256 << 10;
-/// No page cache here: the file system above has one. Several writers at a time.
+/// No page cache here, because the file system above has one. Several writers at a time.
 const OPEN_FLAGS: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
     .union(FopenFlags::FOPEN_NOFLUSH)
     .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
@@ -42,7 +42,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// Where a transfer is in the whole file, and how much of it lies in the part; none if nothing.
+    /// The offset of a transfer in the whole file, and its length within the part; none if it is
+    /// outside.
     fn within(&self, offset: u64, size: usize) -> Option<(u64, usize)> {
         let room = usize::try_from(self.length.checked_sub(offset)?).unwrap_or(usize::MAX);
         let size = size.min(room).min(LARGEST);
@@ -67,10 +68,10 @@ impl Reply {
     }
 }
 
-/// What the thread and the context's handler share: a buffer and a reply for each slot.
+/// The data of the thread and the context's handler: a buffer and a reply for each slot.
 ///
-/// A slot belongs to the thread while it is free, to its request while it is in flight, and then to
-/// the handler, after which its completion gives it back to the thread.
+/// A free slot belongs to the thread, and a slot in flight to its request. Then the handler has it,
+/// and its completion returns it to the thread.
 struct Slots {
     buffers: Buffers,
     replies: Vec<Mutex<Option<Reply>>>,
@@ -98,7 +99,7 @@ impl Slots {
     }
 }
 
-/// The context, and the slots that no request has.
+/// The context, and the slots without a request.
 struct Queue {
     context: Context,
     free: Vec<usize>,
@@ -126,15 +127,15 @@ impl Queue {
 struct Disk {
     file: File,
     part: Part,
-    // The context goes before the buffers of its requests, for which it waits.
+    // The context is dropped before the buffers of its requests, for which it waits.
     queue: Mutex<Queue>,
     slots: Arc<Slots>,
-    /// Told at the end.
+    /// Filled in at the end.
     served: Arc<Mutex<Option<Served>>>,
 }
 
 impl Disk {
-    /// Has the context execute what `request` makes for a slot's buffer.
+    /// Has the context execute the request that `request` makes for a slot's buffer.
     fn execute(&self, reply: Reply, request: impl FnOnce(i32, &mut [u8]) -> Sqe) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = queue.wait_for(1) {
@@ -158,7 +159,7 @@ impl Disk {
 
 impl Filesystem for Disk {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> Result<(), Error> {
-        // What the kernel does not have it does without.
+        // Capabilities that the kernel does not have are not used.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_background(REQUESTS as u16);
         let _ = config.set_congestion_threshold(REQUESTS as u16);
@@ -242,7 +243,7 @@ impl Filesystem for Disk {
     }
 }
 
-/// An image at work.
+/// A mounted image.
 pub struct Image {
     /// None once it has ended.
     work: Option<(Mount, JoinHandle<Result<(), Error>>)>,
@@ -250,7 +251,7 @@ pub struct Image {
     pub path: PathBuf,
 }
 
-/// What a context has done for an image.
+/// The counts of an image's context.
 #[derive(Clone, Debug, Serialize)]
 pub struct Served {
     pub reads: u64,
@@ -258,15 +259,15 @@ pub struct Served {
     pub fsyncs: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
-    /// Handed over in the cell of the thread that had taken the request from the kernel.
+    /// Handed over in the cell of the thread that took the request from the kernel.
     pub queue_local: u64,
-    /// Handed over in another.
+    /// Handed over in another cell.
     pub queue_remote: u64,
     /// Completed, and answered, in the cell of the disk's interrupt.
     pub completion_local: u64,
-    /// In another.
+    /// Completed in another cell.
     pub completion_remote: u64,
-    /// What has become of the placement, in words.
+    /// A text for the placement in effect.
     pub placement: String,
 }
 
@@ -292,7 +293,7 @@ impl Image {
     /// Mounts a part of `file` as a file over the empty file `at`.
     ///
     /// # Errors
-    /// In words.
+    /// A text.
     pub fn mount(at: &Path, file: &File, part: Part, builder: &Builder) -> Result<Self, String> {
         let opened = File::options().read(true).write(true).open("/dev/fuse");
         let channel = opened.map_err(|error| format!("/dev/fuse: {error}"))?;
@@ -310,7 +311,7 @@ impl Image {
         let disk = Disk { file, part, queue, slots, served: Arc::clone(&served) };
         let fd = channel.as_raw_fd();
         let options = format!("fd={fd},rootmode=100600,user_id=0,group_id=0");
-        // Ended by force: nobody is left then who would have to be answered.
+        // Unmounted by force, so that nobody is left who needs an answer.
         let mount = Mount::new("uringlet", at, "fuse", &options, UnmountFlags::FORCE)?;
         let acl = SessionACL::Owner;
         let session = Session::from_fd(disk, channel.into(), acl, Config::default());

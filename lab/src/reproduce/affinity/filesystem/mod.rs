@@ -1,8 +1,8 @@
 //! File systems side by side: mkfs, untar, make and clean, on images whose requests are placed.
 //!
 //! The publication placed the requests of a disk's queue, whatever thread had made them. Here
-//! uringlet stands where that queue stood: each image is a file that a context serves, the kernel
-//! has a loop device on it, and real programs work on the file system there.
+//! uringlet takes the place of that queue. Each image is a file that a context serves, the kernel
+//! has a loop device on it, and real programs use the file system there.
 
 mod image;
 mod mount;
@@ -24,11 +24,11 @@ use steps::Step;
 use tree::Shape;
 use uringlet::{Builder, Context};
 
-/// What a run takes, about.
+/// The approximate duration of a run.
 const FULL: Duration = Duration::from_secs(3);
 const QUICK: Duration = Duration::from_secs(1);
 
-/// One run of all steps; its file systems side by side.
+/// One run of all steps, with its file systems in parallel.
 #[derive(Serialize)]
 struct Run {
     /// Seconds of each step, in the order of [`Step::ALL`], on each file system.
@@ -51,7 +51,7 @@ struct Row {
 
 keeps!(Row, runs: Run, |row| format!("file systems, {}", row.title()));
 
-/// Everything that came out.
+/// All results.
 #[derive(Serialize)]
 pub struct FileSystems {
     side_by_side: usize,
@@ -64,7 +64,7 @@ pub struct FileSystems {
     published: Vec<Published>,
 }
 
-/// What the runs will take, about.
+/// The approximate duration of the runs.
 pub fn estimate(count: usize, settings: &Settings) -> Duration {
     let each = if settings.quick { QUICK } else { FULL };
     let placements = rows(&published::file_systems(), settings.interrupt).len();
@@ -72,7 +72,7 @@ pub fn estimate(count: usize, settings: &Settings) -> Duration {
 }
 
 impl FileSystems {
-    /// Measures `count` file systems side by side, on as many parts of the scratch file.
+    /// Measures `count` file systems in parallel, on as many parts of the scratch file.
     pub fn measure(count: usize, settings: &Settings, scratch: &Scratch, direct: &File) -> Self {
         let published = published::file_systems();
         let shape = if settings.quick { Shape::QUICK } else { Shape::FULL };
@@ -118,7 +118,7 @@ impl FileSystems {
         cells::measure(&mut self.rows, &groups, self.rounds, &bar, |row, _, _| {
             tar.clone().and_then(|tar| run(&row.builder, direct, &parts, tar))
         });
-        // Of a step that failed the others say nothing.
+        // If one step has failed, the reasons of the others are redundant.
         let failed = self.rows.iter_mut().filter(|row| row.not_measured.is_some());
         failed.for_each(|row| row.runs.clear());
         bar.finish_and_clear();
@@ -151,7 +151,7 @@ fn rows(published: &[Published], interrupt: usize) -> Vec<Row> {
     first.map(row).collect()
 }
 
-/// All steps on all parts, from a thread that has mounts of its own.
+/// All steps on all parts, from a thread with its own mounts.
 fn run(builder: &Builder, file: &File, parts: &[Part], tar: &File) -> Result<Run, String> {
     let body = || {
         let folder = mount::own_namespace()?;

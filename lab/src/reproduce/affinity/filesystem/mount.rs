@@ -1,4 +1,4 @@
-//! Mounts that only one thread and its programs see, and loop devices that go with their last
+//! Mounts that only one thread and its programs see, and loop devices that end with their last
 //! descriptor.
 
 #![allow(unsafe_code)]
@@ -16,15 +16,14 @@ use std::io::Error;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-/// Where everything is mounted, in a namespace of its own.
+/// The mount point, in a namespace of its own.
 const AT: &str = "/mnt";
 
 /// Gives the calling thread, and the threads and programs that it starts, mounts of their own, and
-/// an empty folder to mount on. All of them are gone when the last of these threads and programs
-/// is.
+/// an empty folder to mount on. All of them end with the last of these threads and programs.
 ///
 /// # Errors
-/// In words: it takes the right to administer the system.
+/// A text: the right to administer the system is needed.
 pub fn own_namespace() -> Result<Mount, String> {
     // SAFETY: a thread that has mounts of its own keeps its memory and descriptors.
     let own = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) };
@@ -43,10 +42,10 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// mount(2). `flags` are those of its end.
+    /// mount(2). `flags` are those of the later unmount.
     ///
     /// # Errors
-    /// In words.
+    /// A text.
     pub fn new(
         source: &str,
         at: &Path,
@@ -65,29 +64,28 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // What is still in use goes as soon as it no longer is.
+        // A mount in use ends as soon as it is no longer used.
         if unmount(&self.at, self.flags).is_err() {
             let _ = unmount(&self.at, self.flags | UnmountFlags::DETACH);
         }
     }
 }
 
-/// The device goes with its last descriptor and mount; it works past the page cache, if the file
-/// can do that.
+/// The device ends with its last descriptor and mount. It bypasses the page cache, if the file can.
 const LOOP_FLAGS: u32 = LO_FLAGS_AUTOCLEAR as u32 | LO_FLAGS_DIRECT_IO as u32;
 
 /// A loop device.
 pub struct Loop {
-    /// Keeps it.
+    /// Keeps the device.
     _device: File,
     pub path: PathBuf,
 }
 
 impl Loop {
-    /// A device on an image.
+    /// Makes a device on an image.
     ///
     /// # Errors
-    /// In words.
+    /// A text.
     pub fn attach(image: &Path) -> Result<Self, String> {
         let open = |path: &Path| {
             let opened = File::options().read(true).write(true).open(path);
@@ -105,7 +103,7 @@ impl Loop {
             // SAFETY: integers, for which zeroes are values.
             let mut config: loop_config = unsafe { std::mem::zeroed() };
             config.fd = image.as_raw_fd() as u32;
-            // What every direct transfer is a multiple of.
+            // The unit of every direct transfer.
             config.block_size = 4096;
             config.info.lo_flags = LOOP_FLAGS;
             let (device_fd, configure) = (device.as_raw_fd(), LOOP_CONFIGURE.into());
@@ -114,7 +112,7 @@ impl Loop {
                 return Ok(Self { _device: device, path });
             }
             let error = Error::last_os_error();
-            // Somebody else was quicker.
+            // Another process was quicker.
             if error.raw_os_error() != Some(libc::EBUSY) {
                 return Err(format!("{}: LOOP_CONFIGURE: {error}", path.display()));
             }

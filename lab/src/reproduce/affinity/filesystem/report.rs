@@ -17,7 +17,7 @@ fn times(row: &Row, step: Step) -> Option<Spread> {
 }
 
 impl Row {
-    /// In words.
+    /// The title in words.
     pub fn title(&self) -> String {
         format!("Q C rq {}", self.digits())
     }
@@ -34,7 +34,7 @@ impl Row {
 }
 
 impl FileSystems {
-    /// The table, and what uringlet has served for each of its rows.
+    /// The table, and the counts of uringlet for each of its rows.
     pub fn section(&self) -> Section {
         let Self { side_by_side, rows, measured, .. } = self;
         let mut section = Section::new(format!(
@@ -84,7 +84,7 @@ impl FileSystems {
         })
     }
 
-    /// Of each step, how its time compares with that of free placement, here and there.
+    /// For each step, its time compared with that of free placement, measured and published.
     fn figures(&self) -> Vec<Figure> {
         let figure = |step: &Step| {
             let base = self.rows.first().and_then(|row| times(row, *step));
@@ -116,7 +116,7 @@ impl FileSystems {
         Step::ALL.iter().map(figure).collect()
     }
 
-    /// What was not measured, and why.
+    /// What was not measured, with reasons.
     pub fn reasons(&self) -> impl Iterator<Item = (String, Option<&String>)> {
         let named = |row: &Row| format!("file systems, {}", row.title());
         self.rows.iter().map(move |row| (named(row), row.not_measured.as_ref()))

@@ -1,4 +1,4 @@
-//! The steps: programs on a mounted image, timed until what they have written is on the disk.
+//! The steps: programs on a mounted image, timed until their writes are on the disk.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use uringlet::Builder;
 
-/// What is timed, as published.
+/// The timed steps, as published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "lowercase", const_into_str)]
@@ -43,13 +43,13 @@ impl Step {
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
         match self {
-            // All of it now, and nothing by the kernel later.
+            // Everything is written now, and nothing by the kernel later.
             Self::Mkfs => command
                 .args(["-q", "-F", "-b", "4096", "-E"])
                 .arg("lazy_itable_init=0,lazy_journal_init=0,nodiscard")
                 .arg(&stage.device.path),
             Self::Untar => {
-                // A position of its own.
+                // A descriptor with a position of its own.
                 let path = format!("/proc/self/fd/{}", tar.as_raw_fd());
                 let tar = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
                 command.args(["--no-same-owner", "-x", "-C"]).arg(&stage.tree).stdin(tar)
@@ -57,11 +57,11 @@ impl Step {
             Self::Make => command.args(["-j4", "-C"]).arg(&stage.tree),
             Self::Clean => command.arg("-C").arg(&stage.tree).arg("clean"),
         };
-        // Not everybody has the folders of mkfs in it.
+        // Some users do not have the folder of mkfs in their PATH.
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         path.push(":/usr/sbin:/sbin");
         command.env("PATH", path).env_remove("MAKEFLAGS").env("LC_ALL", "C").process_group(0);
-        // Should this process be killed, the mounts are to go with it.
+        // If this process is killed, the mounts have to end with it.
         let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         // SAFETY: one system call, between fork and exec.
         unsafe { command.pre_exec(die_with_us) };
@@ -69,8 +69,8 @@ impl Step {
     }
 }
 
-/// An image with a loop device on it, and a file system once it was made. Dropped in the order of
-/// the fields, nothing of it stays.
+/// An image with a loop device on it, and a file system once it was made. Its fields are dropped in
+/// their order, and leave nothing behind.
 pub struct Stage {
     mount: Option<Mount>,
     device: Loop,
@@ -80,7 +80,7 @@ pub struct Stage {
 
 impl Stage {
     /// # Errors
-    /// In words.
+    /// A text.
     pub fn new(
         folder: &Path,
         number: usize,
@@ -88,8 +88,7 @@ impl Stage {
         part: Part,
         builder: &Builder,
     ) -> Result<Self, String> {
-        // The kernel shows the name of what a loop device is on: whose it is should be seen from
-        // it.
+        // The kernel shows the path of a loop device's file: it should say whose it is.
         let at = |name: &str| folder.join(format!("{name}-{}-{number}", std::process::id()));
         let (image, tree) = (at("image"), at("tree"));
         let made = File::create(&image).and_then(|_| std::fs::create_dir(&tree));
@@ -98,10 +97,10 @@ impl Stage {
         Ok(Self { mount: None, device: Loop::attach(&image.path)?, image, tree })
     }
 
-    /// Mounts what mkfs has made, or mounts it anew: with nothing of it in memory.
+    /// Mounts the file system of mkfs, or mounts it again, with nothing of it in memory.
     ///
     /// # Errors
-    /// In words.
+    /// A text.
     pub fn mount(&mut self) -> Result<(), String> {
         drop(self.mount.take());
         let device = self.device.path.to_string_lossy();
@@ -109,7 +108,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What its context has done.
+    /// The counts of its context.
     ///
     /// # Errors
     /// As [`Image::end`].
@@ -120,7 +119,7 @@ impl Stage {
         image.end()
     }
 
-    /// Runs a step, and gives its seconds.
+    /// Runs a step, and returns its seconds.
     fn run(&self, step: Step, tar: &File) -> Result<f64, String> {
         let said = in_memory(b"")?;
         let output = || said.try_clone().map_err(|error| error.to_string());
@@ -143,7 +142,7 @@ impl Stage {
     }
 }
 
-/// Runs a step on all stages at a time, and gives the seconds of each.
+/// Runs a step on all stages in parallel, and returns the seconds of each.
 ///
 /// # Errors
 /// The first error of any stage.
@@ -157,11 +156,11 @@ pub fn side_by_side(step: Step, stages: &[Stage], tar: &File) -> Result<Vec<f64>
     })
 }
 
-/// Waits for a program, and ends it, and what it has started, after Ctrl-C.
+/// Waits for a program; after Ctrl-C, kills it and its descendants.
 fn wait(mut child: Child) -> Result<ExitStatus, Error> {
     let mut interrupted = false;
     session::until_ended(&child, |group| {
-        // It was not waited for, so the group is still its own.
+        // The program was not waited for, so the group still belongs to it.
         let _ = kill_process_group(group, Signal::KILL);
         interrupted = true;
     });
@@ -172,11 +171,11 @@ fn wait(mut child: Child) -> Result<ExitStatus, Error> {
     child.wait()
 }
 
-/// Waits for what an ended program has started, so that nobody uses its file system any longer.
+/// Waits for the descendants of an ended program, so that nothing uses its file system any longer.
 fn end_group(child: &mut Child) {
     let group = Pid::from_child(child);
     let _ = child.wait();
-    // Its own children are somebody else's now; they are as good as gone.
+    // Its children have another parent now; they will end soon.
     for _ in 0..1000 {
         if test_kill_process_group(group).is_err() {
             return;
@@ -188,7 +187,7 @@ fn end_group(child: &mut Child) {
 /// A file in memory with this content.
 ///
 /// # Errors
-/// In words.
+/// A text.
 pub fn in_memory(content: &[u8]) -> Result<File, String> {
     let file = rustix::fs::memfd_create("uringlet", MemfdFlags::CLOEXEC).map(File::from);
     let filled = file.map_err(Error::from);
@@ -196,7 +195,7 @@ pub fn in_memory(content: &[u8]) -> Result<File, String> {
     filled.map_err(|error| format!("no file in memory: {error}"))
 }
 
-/// What a program has said last, after a colon.
+/// The last line of a program's output, after a colon.
 fn last_line(mut said: &File) -> String {
     let mut text = String::new();
     let read = said.rewind().and_then(|()| said.read_to_string(&mut text));

@@ -1,15 +1,15 @@
-//! A source tree of ours, the same in every run, packed by tar(5).
+//! A source tree of the project's own, the same in every run, packed by tar(5).
 
 use std::fmt::Write as _;
 
-/// How much of it.
+/// The size of the tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// C files.
     pub sources: usize,
-    /// Files that nothing is compiled from: most of a real tree's.
+    /// Files that are not compiled: most files of a real tree.
     pub others: usize,
-    /// Bytes that a file system for it has at least, and is a multiple of.
+    /// The minimum size of a file system for it; a multiple of this is needed.
     pub room: u64,
 }
 
@@ -20,7 +20,7 @@ impl Shape {
 
 const FOLDERS: usize = 8;
 const FUNCTIONS: usize = 24;
-/// Bytes of one of the others.
+/// The size of such a file.
 const OTHER: usize = 16 << 10;
 
 const MAKEFILE: &str = "\
@@ -38,8 +38,7 @@ clean:
 .PHONY: clean
 ";
 
-/// The packed tree, from whose files `make` builds `program`, and which `make clean` leaves as it
-/// was.
+/// The packed tree. `make` builds `program` from its files, and `make clean` restores it.
 ///
 /// # Errors
 /// It cannot be packed.
@@ -74,7 +73,7 @@ pub fn pack(shape: Shape) -> std::io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// One C file: functions that call each other, so that all of them are compiled.
+/// One C file: its functions call each other, so that all of them are compiled.
 fn source(file: usize) -> String {
     let mut text = String::new();
     for function in 0..FUNCTIONS {
