@@ -1,5 +1,5 @@
-//! A program's own seccomp filter: the calls in docs/sandboxes.md are enough, each of them is made,
-//! and refusing one has the effect that stands there.
+//! A program's own seccomp filter. The calls in docs/sandboxes.md are enough, each of them is made,
+//! and refusing one has the effect that the page says.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ use uringlet::{Context, EngineKind, Sqe};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// Of a timed wait, which nothing here lets elapse.
+/// The timeout of a wait, which never elapses here.
 const LONG: Duration = Duration::from_secs(30);
-/// A child that says nothing for so long hangs.
+/// A child without output for this long hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Children at a time: most of their time is waiting, for a disk or for threads that retire.
+/// Children at a time: they mostly wait, for a disk or for threads that retire.
 const AT_A_TIME: usize = 8;
 
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
-/// What a page holds after a round of writes.
+/// The content of a page after a round of writes.
 fn fill(round: usize, page: usize) -> u8 {
     (round * 31 + page * 7 + 1) as u8
 }
@@ -56,7 +56,7 @@ fn files() -> [File; 3] {
     [buffered, direct, memory]
 }
 
-/// Reads, writes and fsyncs: in batches and alone, waited for, looked for, and with a deadline.
+/// Reads, writes and fsyncs: in batches and alone, waited for, polled, and with a deadline.
 fn work(context: &mut Context, file: &File) -> Result<(), String> {
     let fd = file.as_raw_fd();
     // Not freed: after an error some requests are still in flight.
@@ -64,7 +64,8 @@ fn work(context: &mut Context, file: &File) -> Result<(), String> {
     for round in 0..2 {
         for write in [true, false] {
             if !write {
-                // Cold, so that reads wait for the device: only what is written back can go.
+                // Cold, so that reads wait for the device: only written-back pages can leave the
+                // cache.
                 // SAFETY: no buffer.
                 unsafe { context.push(Sqe::fsync(fd)) }.expect("room");
                 end(context, 1, 0, false)?;
@@ -107,7 +108,7 @@ fn work(context: &mut Context, file: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// Submits what was pushed, and waits for it or looks until it is there.
+/// Submits pushed entries, and waits or polls for them.
 fn end(context: &mut Context, count: usize, expected: i32, looks: bool) -> Result<(), String> {
     let submitted = context.submit().map_err(|error| format!("submit: {error}"))?;
     assert_eq!(submitted, count);
@@ -126,8 +127,8 @@ fn end(context: &mut Context, count: usize, expected: i32, looks: bool) -> Resul
     Ok(())
 }
 
-/// Between the test and its processes: engine, `before` or `after`, calls that are allowed, calls
-/// that are refused, and with which errno.
+/// Between the test and its processes: engine, `before` or `after`, allowed calls, refused calls,
+/// and their errno.
 const CHILD: &str = "URINGLET_TEST_CHILD";
 
 /// In a child: works under a filter, with contexts that were made before it or after.
@@ -159,24 +160,24 @@ fn child(what: &str) {
         });
         match thread {
             Ok(thread) => thread.join().expect("no panic"),
-            // What is refused is refused to the program, too.
+            // The filter refuses calls to the program, too.
             Err(_) if !refused.is_empty() => Ok(()),
             Err(error) => Err(format!("no thread: {error}")),
         }
     })();
     say(&result.err().unwrap_or_else(|| "done".to_owned()));
-    // Until the test has seen that our threads have retired.
+    // Until the test has seen that the engine's threads have retired.
     let _ = std::io::stdin().read(&mut [0]);
     say("over");
     // SAFETY: ends the process, without what the harness does at its end.
     unsafe { libc::_exit(0) };
 }
 
-/// What the program itself calls.
+/// The program's own calls.
 const OWN: &[i64] = &[libc::SYS_exit_group, libc::SYS_fadvise64];
 
-/// A filter that does one thing about these calls, and another about all others. The program's own
-/// pipes stay usable: `read` of 0, `write` of 1 and 2.
+/// A filter with one action for these calls, and another for all others. The program's own pipes
+/// stay usable: `read` of 0, `write` of 1 and 2.
 fn apply(calls: &[i64], others: SeccompAction, these: SeccompAction, refuses: bool) {
     let condition = |operator, value| {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, value).expect("an argument")
@@ -231,7 +232,7 @@ impl Row {
         self.engines.iter().flat_map(|&engine| WHEN.map(|when| (engine, when)))
     }
 
-    /// As what the calls are refused where.
+    /// The cells in which the calls are refused, each with the errno.
     fn refusals(&self) -> impl Iterator<Item = (Cell, i32)> {
         self.cells().zip(ERRNOS.into_iter().cycle())
     }
@@ -272,13 +273,13 @@ fn rows() -> Vec<Row> {
     table.lines().skip(2).map(row).collect()
 }
 
-/// How a child has ended.
+/// The end of a child.
 #[derive(Debug, PartialEq)]
 enum End {
     Done,
-    /// Said why not.
+    /// The child has reported an error.
     Failed(String),
-    /// The filter has ended it, or it has aborted.
+    /// The filter has killed it, or it has aborted.
     Killed(i32),
     Hangs,
 }
@@ -336,7 +337,8 @@ fn tries(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// As a shell's job control does, and debuggers. Calls with a timeout go on as `restart_syscall`.
+/// Stops a process as a shell's job control does, and debuggers. Calls with a timeout continue as
+/// `restart_syscall`.
 fn stop_and_go_on(process: u32) {
     let send = |signal| {
         // SAFETY: a child of ours, which nobody has waited for.
@@ -350,7 +352,7 @@ fn stop_and_go_on(process: u32) {
     send(libc::SIGCONT);
 }
 
-/// They do after some seconds without work.
+/// Waits for the threads to retire, which takes some seconds without work.
 fn until_threads_retire(process: u32) {
     tries(|| {
         let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
@@ -363,7 +365,7 @@ fn until_threads_retire(process: u32) {
 
 const WHEN: [&str; 2] = ["after", "before"];
 
-/// Does the machine let this engine be? Says so if not.
+/// Does the machine allow this engine? Prints a message if not.
 fn available(engine: &str) -> bool {
     let kind: EngineKind = engine.parse().expect("an engine");
     let made = Context::builder().engine(kind).build();
@@ -373,21 +375,21 @@ fn available(engine: &str) -> bool {
     made.is_ok()
 }
 
-/// One thing that the table says.
+/// One statement of the table.
 enum Check<'a> {
-    /// With all lines of an engine its requests complete.
+    /// With all lines of an engine allowed, its requests complete.
     Enough(Cell),
     /// Without these calls they do not.
     Needed(&'a Row, &'a [i64]),
-    /// Refused with this errno, it goes on.
+    /// If the calls are refused with this errno, the engine goes on.
     GoesOn(&'a Row, Cell, i32),
-    /// Refused, it does not.
+    /// If the calls are refused, the engine fails.
     Fails(&'a Row),
 }
 
 impl Check<'_> {
     fn complaints(&self, rows: &[Row]) -> Vec<String> {
-        // What a program on this engine may call, but for some.
+        // The calls that a program on this engine may make, except some.
         let all_but = |engine, calls: &[i64]| -> Vec<i64> {
             let rows = rows.iter().filter(|row| row.engines.contains(&engine));
             let all = rows.flat_map(Row::calls).filter(|call| !calls.contains(call));
@@ -448,14 +450,14 @@ fn what_the_document_lists_is_enough_needed_and_refused_as_it_says() {
             false => vec![Check::Fails(row)],
         }))
         .collect();
-    // What is to hang takes longest.
+    // The checks that hang take longest.
     checks.sort_by_key(|check| !matches!(check, Check::Fails(_)));
     let next = AtomicUsize::new(0);
     let complaints = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let work = || {
             while let Some(check) = checks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // Before the lock: what stands in `extend(…)` is evaluated with it held.
+                // Before the lock: an argument of `extend(…)` would be evaluated with it held.
                 let found = check.complaints(&rows);
                 complaints.lock().expect("no panic").extend(found);
             }

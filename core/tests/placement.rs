@@ -1,4 +1,4 @@
-//! Requests and completions run where they are placed: by the counters, and by asking in the
+//! Requests and completions run on their placed CPUs: by the counters, and by checks in the
 //! handlers.
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ const BLOCK: usize = 4096;
 const BLOCKS: usize = 32;
 const LAPS: usize = 8;
 
-/// Each test looks at threads or places its own: one at a time.
+/// Each test checks threads or places its own: one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -53,9 +53,9 @@ fn set_affinity(cpus: &CpuSet) {
     }
 }
 
-/// Past the capturing of a passed test's output: skipped must not look like passed.
+/// Prints past the test harness's capture: a skipped test must not look like a passed one.
 fn skipped(test: &str, reason: impl std::fmt::Display) {
-    // On a line of its own: the harness may be in the middle of one.
+    // On a line of its own: the harness may be in the middle of a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {reason}");
 }
 
@@ -105,7 +105,7 @@ fn each_engine(test: &str, mut check: impl FnMut(Builder)) {
 #[repr(align(4096))]
 struct Blocks([u8; BLOCK * BLOCKS]);
 
-/// Reads every block several times, all blocks at a time. Gives how many reads that were.
+/// Reads every block several times, all blocks at a time. Returns the number of reads.
 fn read_all(context: &mut Context, file: &File) -> u64 {
     let mut blocks = Box::new(Blocks([0; BLOCK * BLOCKS]));
     for _ in 0..LAPS {
@@ -131,7 +131,7 @@ fn read_all(context: &mut Context, file: &File) -> u64 {
     (LAPS * BLOCKS) as u64
 }
 
-/// Where handlers ran.
+/// The CPUs on which handlers ran.
 type Seen = Arc<Mutex<Vec<usize>>>;
 
 fn with_handler(builder: Builder) -> (Builder, Seen) {
@@ -150,7 +150,7 @@ fn threads_named(name: &str) -> usize {
     tasks.filter(is).count()
 }
 
-/// Threads of ours are named `uringlet-…`, of which the kernel keeps 15 bytes.
+/// The engine's threads are named `uringlet-…`; the kernel keeps 15 bytes.
 const COMPLETER: &str = "uringlet-comple";
 
 #[test]
@@ -362,7 +362,7 @@ fn threads_without_a_place_do_not_inherit_one() {
         // SAFETY: a poll has no buffer.
         unsafe { inner.push(poll) }.unwrap();
         inner.submit().unwrap();
-        // A thread goes to its CPUs by itself, as the first thing it does.
+        // A thread sets its CPUs itself, as the first thing it does.
         let mut masks = masks_of("uringlet-poll");
         let begin = Instant::now();
         while !masks.contains(&expected) && begin.elapsed() < Duration::from_secs(10) {

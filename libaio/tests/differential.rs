@@ -1,7 +1,7 @@
 //! The same C program on the original library and on this one: equal answers expected.
 //!
-//! Each program in `c/` prints `name: answer` lines. Where an answer differs on purpose,
-//! [`DIFFERENCES`] says so and why; an entry that does not occur (any more) is a failure too.
+//! Each program in `c/` prints `name: answer` lines. [`DIFFERENCES`] lists intended differences
+//! with their reasons; an entry that no longer occurs is a failure, too.
 
 use machinery::{Build, Difference, Occurs, Suite, differs};
 
@@ -188,7 +188,7 @@ programs! {
     vfork,
 }
 
-/// Requests that nobody waits for are told of by a thread of ours.
+/// An engine thread signals requests that nobody waits for.
 #[test]
 fn on_the_engine_posix_aio() {
     for name in ["eventfd", "eventfd_full", "ring", "read_write"] {
@@ -196,8 +196,8 @@ fn on_the_engine_posix_aio() {
     }
 }
 
-/// A number that is closed, or stands for another file, while requests are in flight. These two
-/// engines, which every machine has, hold the files of requests in other ways than the default one.
+/// A number that is closed, or names another file, while requests are in flight. These two engines,
+/// which every machine has, hold the files of requests in other ways than the default one.
 #[test]
 fn closing_in_flight_on_other_engines() {
     for engine in ["workers", "posix_aio"] {

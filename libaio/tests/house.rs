@@ -1,5 +1,5 @@
-//! The library in other programs' houses, where there is nothing to compare with: unloaded, in
-//! place of the library file, on every engine.
+//! The library in foreign programs, without an original to compare with: unloaded, in place of the
+//! library file, on every engine.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
 
-/// Compiles what stands in `source` under the tests' folder.
+/// Compiles `source` from the tests' folder.
 fn compile(source: &str, folder: &Path, arguments: &[&str]) -> PathBuf {
     let source = tests().join(source);
     let program = folder.join(source.file_stem().expect("a name"));
@@ -31,7 +31,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
 }
 
-/// `program` under a time limit, without what cargo's environment says about libraries.
+/// `program` under a time limit, without cargo's library paths in the environment.
 fn command(program: &Path, variables: &[(&str, &Path)]) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "300", "env"]);
@@ -43,7 +43,7 @@ fn command(program: &Path, variables: &[(&str, &Path)]) -> Command {
     command
 }
 
-/// What a program printed, if it ended well and said nothing else.
+/// The output of a program that succeeded without errors.
 fn answers(output: &Output) -> String {
     let (out, error) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && error.is_empty(), "{}: {error}", output.status);
@@ -58,7 +58,7 @@ fn unloaded_while_its_threads_are_about() {
     assert_eq!(answers(&output), "unloaded twice\n");
 }
 
-/// The program's own check (`the_right_library`) finds io_setup in the file that it was told of.
+/// The program's own check (`the_right_library`) finds io_setup in the expected file.
 #[test]
 fn in_place_of_the_library_file() {
     let folder = folder();
@@ -78,7 +78,7 @@ fn in_place_of_the_library_file() {
     assert!(answers(&output).contains("the same context through libaio: res 4096\n"));
 }
 
-/// As Debian 13 and Ubuntu 24.04 call it: a program that was linked there asks for that file, and
+/// The name in Debian 13 and Ubuntu 24.04: a program that was linked there asks for that file, and
 /// for the same versions in it.
 #[test]
 fn in_place_of_the_library_file_by_its_second_name() {
@@ -112,7 +112,7 @@ fn in_place_of_the_library_file_by_its_second_name() {
     assert!(!answers(&output).is_empty());
 }
 
-/// A libaio that is part of the program makes its calls through libc's `syscall()`.
+/// A libaio inside the program makes its calls through libc's `syscall()`.
 #[test]
 fn a_program_that_carries_libaio_inside_itself() {
     let folder = folder();
@@ -131,7 +131,7 @@ fn a_program_that_carries_libaio_inside_itself() {
     assert!(counted.contexts > 0 && counted.writes >= 64, "{counted:?}");
 }
 
-/// What the engine keeps open differs from one to the other.
+/// The descriptors of the engines differ.
 #[test]
 fn every_descriptor_closed_on_every_engine() {
     let folder = folder();
@@ -157,14 +157,14 @@ fn every_descriptor_closed_on_every_engine() {
         }
         assert_eq!(answers(&output), expected, "{engine}");
     }
-    // The last of it, in a child, is refused there: the parent has used this engine.
+    // The last one, in a child, is refused there, because the parent has used this engine.
     let output = run("posix_aio");
     let text = String::from_utf8_lossy(&output.stdout);
     let before = expected.split("a daemon's").next().expect("all of it");
     assert!(text.starts_with(before), "{text}");
 }
 
-/// Nobody on the command line asked for an engine that moves no data.
+/// The command line did not ask for an engine that moves no data.
 #[test]
 fn an_engine_that_moves_no_data_is_warned_of_once() {
     let folder = folder();
@@ -184,12 +184,12 @@ fn an_engine_that_moves_no_data_is_warned_of_once() {
     drop(reader);
     let output = command(&program, &variables).stderr(writer).output().expect("timeout(1)");
     assert_eq!(String::from_utf8_lossy(&output.stdout), unwritten);
-    // As `uringlet run --engine null` says it.
+    // As `uringlet run --engine null` sets it.
     variables.push(("URINGLET_NULL_MEANT", Path::new("1")));
     assert_eq!(answers(&command(&program, &variables).output().expect("timeout(1)")), unwritten);
 }
 
-/// The host has fs.aio-max-nr requests for all its processes: a context takes what it was asked
+/// The host has fs.aio-max-nr requests for all its processes: a context takes as many as were asked
 /// for.
 #[test]
 fn contexts_take_what_they_ask_for() {
@@ -265,7 +265,7 @@ fn under_malloc_check() {
     assert!(!answers(&output).is_empty());
 }
 
-/// The program in docs/programs/python.md, as it stands there.
+/// The program in docs/programs/python.md, unchanged.
 #[test]
 fn a_python_program() {
     let page = include_str!("../../docs/programs/python.md");

@@ -1,4 +1,4 @@
-//! A file system whose server does not answer holds up nobody but who waits without a deadline.
+//! A file system whose server does not answer blocks only threads that wait without a deadline.
 
 use std::path::Path;
 
@@ -79,7 +79,7 @@ macro_rules! on_engines {
 
 on_engines!(auto, workers, io_uring, linux_aio, posix_aio);
 
-/// The same is asked of the original, but for buffered requests: those it waits for in submit.
+/// The original is checked, too, but not for buffered requests: for those it waits in submit.
 #[test]
 fn the_original_waits_in_destroy_and_not_in_close() {
     let name = "the_original_waits_in_destroy_and_not_in_close";

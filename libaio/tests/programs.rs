@@ -1,7 +1,7 @@
 //! Programs of the distribution, unchanged: their own checks pass, and their requests went through
-//! here.
+//! the drop-in.
 //!
-//! MariaDB is another matter: `ci/mariadb.sh`.
+//! MariaDB has a script of its own: `ci/mariadb.sh`.
 
 use house::House;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn stress_ng_aiol_verifies() {
     assert_eq!(counted.errors, 0, "{counted:?}");
 }
 
-/// POSIX AIO is none of this library's business, and works beside it.
+/// POSIX AIO is not handled by this library, and works beside it.
 #[test]
 fn stress_ng_aio_verifies_untouched() {
     let house = House::new();
@@ -40,7 +40,7 @@ fn ioping_with_asynchronous_io() {
     assert_eq!((counted.contexts, counted.reads, counted.writes), (2, 20, 20), "{counted:?}");
 }
 
-/// It never calls io_getevents, but reads the ring when its eventfd fires.
+/// It never calls io_getevents, but reads the ring when its eventfd is readable.
 #[test]
 fn qemu_img_bench_drained_and_not() {
     let house = House::new();
@@ -66,7 +66,7 @@ fn qemu_img_bench_drained_and_not() {
 /// A daemon: its first process opens the disk, forks, and leaves it to a child.
 #[test]
 fn qemu_nbd_as_a_daemon() {
-    /// Ends the server, also when a check fails.
+    /// Ends the server, also if a check fails.
     struct Server(String);
     impl Drop for Server {
         fn drop(&mut self) {
@@ -134,7 +134,7 @@ fn fio_verifies_what_it_wrote() {
         }
         let before = house.counted().requests();
         house.run("fio", &[&common[..], &verify, more].concat());
-        // Each block once, and what was written once more, to verify it.
+        // Each block once, and written blocks once more, to verify them.
         let counted = house.counted();
         assert!(counted.requests() - before >= 2048, "{more:?}: {counted:?}");
         assert_eq!(counted.errors, 0, "{more:?}");

@@ -1,4 +1,4 @@
-//! What is remembered of a descriptor's number may cost time, and changes no answer and no byte.
+//! Remembered facts about a descriptor's number may cost time, but change no answer and no byte.
 
 mod support;
 

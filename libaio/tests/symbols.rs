@@ -9,7 +9,7 @@ mod support;
 #[path = "support/symbols.rs"]
 mod symbols;
 
-/// The original, as the linker finds it.
+/// The original that the linker finds.
 fn original() -> String {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let path = output(&compiler, &["-print-file-name=libaio.so"]).trim().to_owned();
@@ -27,7 +27,7 @@ fn soname(library: &str) -> String {
     line.expect("a SONAME").trim().to_owned()
 }
 
-/// The version names that a library defines, each with the one that it builds on.
+/// The version names that a library defines, each with the one that it depends on.
 fn versions(library: &str) -> BTreeSet<String> {
     let text = output("readelf", &["-V", "--wide", library]);
     let names = text.split_whitespace().filter(|word| word.starts_with("LIBAIO_"));
@@ -59,7 +59,7 @@ fn soname_is_the_originals() {
     assert!(["libaio.so.1", "libaio.so.1t64"].contains(&soname(&original()).as_str()));
 }
 
-/// Threads run its code: dlclose(3) must leave it where it is.
+/// Threads run its code: dlclose(3) must not unmap it.
 #[test]
 fn it_stays_when_it_is_unloaded() {
     let text = output("readelf", &["-d", "--wide", &ours()]);

@@ -1,4 +1,4 @@
-//! Bad input gets the errno that the plain call gives, and hurts nothing else in its batch.
+//! Bad input gets the errno of the plain call, and affects nothing else in its batch.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -49,7 +49,7 @@ fn in_company(bad: Sqe) -> i32 {
     results[&99]
 }
 
-/// A number that was a descriptor of each of these kinds, was used as such, and is closed. High, so
+/// A closed number that was a descriptor of each of these kinds, and was used as such. High, so
 /// that no other thread of this program gets it meanwhile.
 fn closed_descriptor(number: RawFd) -> RawFd {
     let (reader, _writer) = std::io::pipe().unwrap();
@@ -96,7 +96,7 @@ fn a_closed_or_negative_descriptor_is_ebadf_for_every_operation() {
     }
 }
 
-/// A descriptor that stands for a path (`O_PATH`). On musl, the standard library leaves that out.
+/// A descriptor that names a path (`O_PATH`). On musl, the standard library leaves that flag out.
 fn open_path(path: &Path) -> OwnedFd {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: a path that ends with a NUL. Nobody else has the descriptor.
@@ -141,7 +141,7 @@ fn a_descriptor_of_the_wrong_mode_or_kind_answers_as_the_plain_call() {
     }
 }
 
-/// An address range where nothing is mapped, behind one page where something is.
+/// An unmapped address range after one mapped page.
 struct Edge(*mut u8);
 
 const PAGE: usize = 4096;
@@ -159,7 +159,7 @@ impl Edge {
         }
     }
 
-    /// `before` bytes that can be used and `after` that cannot.
+    /// `before` accessible bytes and `after` inaccessible ones.
     fn slice(&self, before: usize, after: usize) -> *mut [u8] {
         std::ptr::slice_from_raw_parts_mut(self.0.wrapping_add(PAGE - before), before + after)
     }
@@ -316,7 +316,7 @@ fn huge_lengths_are_capped_as_the_kernel_caps_them() {
     let length = u32::MAX as usize;
     // SAFETY: the kernel writes no more than there is in the file.
     let expected = unsafe { libc::pread(file.as_raw_fd(), buf.as_mut_ptr().cast(), length, 0) };
-    // On AArch64 a range must not go beyond the last address, whatever it is cut to.
+    // On AArch64 a range must not go beyond the last address, however it is cut.
     let is_cut = expected == 12;
     let check = |huge: Sqe, expected: i32| {
         let result = in_company(huge);
@@ -329,7 +329,7 @@ fn huge_lengths_are_capped_as_the_kernel_caps_them() {
     check(huge, 12);
     // The file position is at the end.
     check(huge, 0);
-    // /dev/null looks at no byte of it: only the count matters.
+    // /dev/null reads no byte of it: only the count matters.
     let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let mut huge = Sqe::write(null.as_raw_fd(), &buf[..], 0);
     huge.len = u32::MAX;
@@ -352,7 +352,7 @@ fn offsets_out_of_range_answer_as_the_plain_call() {
     let max = i64::MAX as u64;
     let offsets = [max, max - 1, max - 63, max - 64, max + 1, u64::MAX - 1, u64::MAX - 63, 1 << 62];
     for offset in offsets {
-        // A file in memory can be written there, and is that long afterwards.
+        // A file in memory can be written there, and has that length afterwards.
         file.set_len(7).unwrap();
         // SAFETY: a live buffer of 64 bytes.
         let read = unsafe { libc::pread(fd, buf.as_mut_ptr().cast(), 64, offset as i64) };

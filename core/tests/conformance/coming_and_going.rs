@@ -1,7 +1,7 @@
-//! Contexts behind the handles of one table, made, used and destroyed by several threads at once: a
-//! handle leads to its own context or to none, and every request that was accepted completes once.
+//! Several threads make, use and destroy contexts behind the handles of one table. A handle leads
+//! to its own context or to none, and every accepted request completes once.
 //!
-//! `URINGLET_STRESS_ROUNDS` sets how many steps each thread takes (by hand, for about a minute:
+//! `URINGLET_STRESS_ROUNDS` is the number of steps of each thread (by hand, for about a minute:
 //! 2_000_000).
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ const THREADS: usize = 4;
 /// Handles in circulation: few, so that threads meet.
 const HANDLES: usize = 6;
 
-/// What a handle leads to. The number of the handle is kept inside, to be recognised.
+/// The value behind a handle. It contains the number of the handle, so that mix-ups are detected.
 struct Behind {
     number: usize,
     context: Mutex<Context>,
@@ -64,7 +64,7 @@ impl World {
         if let Removed::Value(behind) = taken {
             let left = behind.context.into_inner().unwrap().destroy();
             assert!(left.is_empty(), "everything was reaped: {left:?}");
-            // Only now may another one stand under the handle.
+            // Only now may another one use the handle.
             *self.alive[number].lock().unwrap() = false;
         }
     }
@@ -126,7 +126,7 @@ fn entries_of(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// What its threads are called, without those that end just now.
+/// The names of its threads, without those that are ending.
 fn thread_names() -> Vec<String> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     threads
@@ -140,7 +140,7 @@ fn resident() -> usize {
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Up to the first that is `enough`, inclusive.
+/// Takes values up to the first one that is `enough`, inclusive.
 fn take_until(values: impl Iterator<Item = usize>, enough: impl Fn(&usize) -> bool) -> Vec<usize> {
     let mut taken = Vec::new();
     for value in values {
@@ -166,19 +166,19 @@ fn ten_thousand_contexts_leave_nothing_behind() {
                 assert_eq!(run(&mut context, Sqe::read(file.as_raw_fd(), &mut buffer[..], 0)), 64);
             }
         };
-        // What is made once for the process is no leak.
+        // Things that are made once for the process are no leak.
         come_and_go(2000);
         let counts = || (entries_of("/proc/self/fd"), entries_of("/proc/self/task"));
         let (descriptors, threads) = counts();
-        // A context that stays takes 5 KiB at the least, each time. What the allocator keeps
-        // varies, and a thread that does not get a CPU for a while holds many once.
+        // A leaked context takes at least 5 KiB, each time. The memory that the allocator keeps
+        // varies, and a thread without a CPU may hold many contexts for a while.
         let grown = (0..5).map(|_| {
             let bytes = resident();
             come_and_go(10_000);
             resident().saturating_sub(bytes)
         });
         let grown: Vec<usize> = take_until(grown, |&bytes| bytes < 4 << 20);
-        // A thread that is still on its way out may hold the last ones.
+        // A thread that is ending may hold the last ones.
         let settled = || counts().0 <= descriptors && counts().1 <= threads;
         assert!(wait_until(settled), "{:?}, before: {descriptors}, {threads}", counts());
         assert!(grown.last() < Some(&(4 << 20)), "{grown:?} bytes for 10,000 contexts each");
@@ -208,8 +208,8 @@ fn four_thousand_contexts_live_at_a_time() {
                 assert_eq!(context.reap().map(|cqe| cqe.res), Some(64));
             }
         }
-        // Workers, and the watchdog and the poller. io_uring makes threads of its own in the
-        // program where a file system sleeps.
+        // Workers, the watchdog and the poller. If a file system sleeps, io_uring makes threads of
+        // its own in the program.
         let threads = thread_names().into_iter().filter(|name| !name.starts_with("iou-wrk-"));
         let threads: Vec<String> = threads.collect();
         assert!(threads.len() <= 64 + 2 + 2, "threads of ours, and the test's two: {threads:?}");

@@ -1,5 +1,5 @@
-//! What the integration tests share: bounded waits, a scratch folder, helper processes, a look at
-//! our threads.
+//! The common part of the integration tests: bounded waits, a scratch folder, helper processes, the
+//! library's threads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, OsString};
@@ -16,14 +16,14 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use uringlet::affinity::Placement;
 use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 
-/// Longer than anything here takes on a machine that works: only what hangs gets this far.
+/// Longer than anything here takes on a working machine: only a hang gets this far.
 pub const LONG: Duration = Duration::from_secs(if cfg!(miri) { 1_000 } else { 30 });
 
-/// The engine that all contexts here are made with: a name that [`EngineKind`] knows, or `faulty`,
-/// or `faulty:` and the name of the engine below.
+/// The engine of all contexts here: a name that [`EngineKind`] knows, or `faulty`, or `faulty:` and
+/// the name of the engine below.
 pub const ENGINE: &str = "URINGLET_TEST_ENGINE";
 
-/// What [`ENGINE`] says; `auto` without it.
+/// The value of [`ENGINE`]; `auto` by default.
 pub fn engine_name() -> String {
     std::env::var(ENGINE).unwrap_or_else(|_| "auto".to_owned())
 }
@@ -44,14 +44,14 @@ pub fn builder_for(name: &str) -> Builder {
     with_reordering(of_engine(below))
 }
 
-/// Placed as the environment says (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite can be
-/// run for that, too.
+/// Placed as in the environment (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite can test
+/// placements, too.
 fn of_engine(kind: EngineKind) -> Builder {
     let placement = Placement::from_environment().unwrap_or_else(|error| panic!("{error}"));
     Context::builder().engine(kind).placement(placement)
 }
 
-/// Whether the engine `faulty` is to fail and shorten transfers, too.
+/// Should the engine `faulty` fail and shorten transfers, too?
 pub fn all_faults() -> bool {
     static ALL: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ALL.get_or_init(|| {
@@ -84,7 +84,7 @@ fn with_reordering(_: Builder) -> Builder {
 #[track_caller]
 pub fn context(entries: u32) -> Context {
     let mut built = builder().entries(entries).build();
-    // What the kernel has for contexts is the whole host's (fs.aio-max-nr): another test may have
+    // The kernel's room for contexts is the whole host's (fs.aio-max-nr): another test may have
     // taken all of it for a moment.
     wait_until(|| {
         let is_used_up = built.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN);
@@ -103,7 +103,7 @@ pub fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Replays random requests and faults: printed when it was not given.
+/// Repeats random requests and faults: printed if it was not given.
 pub const SEED: &str = "URINGLET_TEST_SEED";
 
 /// The seed of this run.
@@ -116,12 +116,13 @@ pub fn seed() -> u64 {
     })
 }
 
-/// A third result beside passed and failed. Not `println!`: the harness hides that of what passes.
+/// A third result beside passed and failed. Not `println!`, because the harness hides the output of
+/// passed tests.
 pub fn skip(reason: &str) {
     let test = std::env::var(CHILD).ok();
     let thread = std::thread::current();
     let name = test.as_deref().or(thread.name()).unwrap_or("a test");
-    // On a line of its own: the harness may be in the middle of one.
+    // On a line of its own: the harness may be in the middle of a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
@@ -138,20 +139,19 @@ pub fn pipes_take_nowait() -> bool {
     error != Some(libc::EOPNOTSUPP)
 }
 
-/// Says that this test, by the closure that it passes, means nothing on the engine under test, if
-/// so.
+/// Has this test, which passes a closure of its own, no meaning on the engine under test? Then it
+/// says so.
 pub fn excepted<F: FnOnce()>(_: F) -> bool {
     let (test, engine) = (test_of::<F>(), engine_name());
     let exception = crate::EXCEPTIONS.iter().find(|(name, engines, _)| {
-        // What holds below the faults holds with them.
+        // An exception for the engine below the faults holds with them, too.
         let below = engine.strip_prefix("faulty:").unwrap_or(&engine);
         *name == test && engines.contains(&below)
     });
     exception.inspect(|(.., reason)| skip(reason)).is_some()
 }
 
-/// Ends the process if the test is not over in time: a hang is a failure, also one inside
-/// `destroy`.
+/// Ends the process if the test has not ended in time: a hang is a failure, also inside `destroy`.
 pub struct Bounded(#[expect(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
 
 pub fn bounded(limit: Duration) -> Bounded {
@@ -166,7 +166,7 @@ pub fn bounded(limit: Duration) -> Bounded {
     Bounded(sender)
 }
 
-/// Tries until it is so. False if it is not in [`LONG`].
+/// Repeats the check until it is true. False if it is not within [`LONG`].
 pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !is_so() {
@@ -178,8 +178,8 @@ pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Pushes an entry. The caller keeps what the entry points to as [`Context::push`] asks: in these
-/// tests all buffers outlive their completions or the context.
+/// Pushes an entry. The caller keeps its memory valid as [`Context::push`] requires: in these tests
+/// all buffers outlive their completions or the context.
 #[track_caller]
 pub fn push(context: &mut Context, sqe: Sqe) {
     // SAFETY: as the line above says; what lies where nothing is mapped is the kernel's to refuse.
@@ -204,12 +204,12 @@ pub fn wait_for(context: &mut Context, n: usize) {
     }
 }
 
-/// Reaps everything that is there.
+/// Reaps all completions.
 pub fn reap_all(context: &mut Context) -> Vec<Cqe> {
     std::iter::from_fn(|| context.reap()).collect()
 }
 
-/// Results by user_data; panics if one comes twice.
+/// Results by user_data; panics if one occurs twice.
 #[track_caller]
 pub fn by_user_data(cqes: &[Cqe]) -> HashMap<u64, i32> {
     let mut results = HashMap::new();
@@ -221,7 +221,7 @@ pub fn by_user_data(cqes: &[Cqe]) -> HashMap<u64, i32> {
     results
 }
 
-/// Submits what is pushed, waits for all of it, and gives the results by user_data.
+/// Submits pushed entries, waits for all of them, and returns the results by user_data.
 #[track_caller]
 pub fn finish(context: &mut Context) -> HashMap<u64, i32> {
     let pushed = context.pushed();
@@ -247,7 +247,7 @@ pub fn plain(ret: i64) -> i32 {
     }
 }
 
-/// Bytes that can be told apart from those of another seed or place.
+/// Bytes that differ from those of another seed or place.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| ((seed * 131 + at * 7 + at / 251) % 251) as u8 + 1).collect()
 }
@@ -271,14 +271,14 @@ pub fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("no NUL in a path")
 }
 
-/// Makes a FIFO: opening one end blocks until somebody opens the other.
+/// Makes a FIFO: the open of one end blocks until the other is opened.
 pub fn make_fifo(path: &Path) {
     let c = c_path(path);
     // SAFETY: the path ends in NUL.
     assert_eq!(unsafe { libc::mkfifo(c.as_ptr(), 0o600) }, 0, "mkfifo {}", path.display());
 }
 
-/// Opens both ends of a FIFO, which lets everybody through who waits for a partner.
+/// Opens both ends of a FIFO, which ends all opens that wait for the other end.
 pub fn open_both_ends(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("both ends of a FIFO")
 }
@@ -290,7 +290,7 @@ pub fn close_fd(fd: RawFd) {
 
 const CHILD: &str = "URINGLET_TEST_CHILD";
 
-/// This binary once more, with one test only.
+/// The command for this test binary, with one test only.
 pub fn this_binary(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
@@ -310,7 +310,7 @@ pub fn test_making<F: FnOnce()>(_: F) -> &'static str {
 }
 
 /// Runs `body` in a process of its own: this binary once more, with this one test, which ends in
-/// that process after `body`. Threads, limits and forks there are nobody else's.
+/// that process after `body`. Threads, limits and forks of that process affect no other test.
 #[track_caller]
 pub fn isolated<F: FnOnce()>(body: F) {
     let test = test_of::<F>();
@@ -350,7 +350,7 @@ impl OurThread {
         std::fs::read_to_string(self.folder.join(file)).ok()
     }
 
-    /// Inside this system call right now.
+    /// Is it inside this system call now?
     pub fn is_inside(&self, call: libc::c_long) -> bool {
         let now = self.read("syscall").unwrap_or_default();
         now.split_whitespace().next() == Some(&call.to_string())
@@ -370,8 +370,8 @@ pub fn our_threads() -> Vec<OurThread> {
         .collect()
 }
 
-/// How often each thread of this process has gone to sleep, but the calling one and those with this
-/// name. `None`: one of them is awake.
+/// How often each thread of this process has gone to sleep, except the calling one and those with
+/// this name. `None`: one of them is awake.
 fn sleeps(but: &str) -> Option<BTreeMap<OsString, u64>> {
     // SAFETY: takes nothing.
     let me = OsString::from(unsafe { libc::gettid() }.to_string());
@@ -391,21 +391,21 @@ fn sleeps(but: &str) -> Option<BTreeMap<OsString, u64>> {
     Some(counts.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Looks at the other threads of this process twice, but not at those with this name. True: all
-/// slept, and none woke in between.
+/// Checks the other threads of this process twice, except those with this name. True: all slept,
+/// and none woke in between.
 pub fn none_wakes(but: &str) -> bool {
     let before = sleeps(but);
-    // As long as something that happens now and then would take to happen.
+    // Long enough for anything that happens now and then.
     std::thread::sleep(Duration::from_millis(500));
     before.is_some() && sleeps(but) == before
 }
 
-/// How many of our threads are inside openat(2).
+/// The number of the library's threads that are inside openat(2).
 pub fn threads_opening() -> usize {
     our_threads().iter().filter(|thread| thread.is_inside(libc::SYS_openat)).count()
 }
 
-/// Can [`threads_opening`] see anything here?
+/// Can [`threads_opening`] see system calls here?
 pub fn sees_system_calls() -> bool {
     std::fs::read_to_string("/proc/self/syscall").is_ok()
 }
@@ -426,7 +426,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `n`.
+    /// A number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 33) as usize % n
     }

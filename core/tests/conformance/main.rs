@@ -1,9 +1,9 @@
-//! One suite for every engine: `URINGLET_TEST_ENGINE` says which (`auto` without it), and every
-//! context here is made by `common::context` or `common::builder`. `matrix.rs` runs it for all of
+//! One suite for every engine: `URINGLET_TEST_ENGINE` is the engine (`auto` by default), and
+//! `common::context` or `common::builder` makes every context here. `matrix.rs` runs it for all of
 //! them, in sandboxes too.
 //!
-//! Tests that mean nothing on an engine, and why, stand in [`EXCEPTIONS`]; there they are skipped,
-//! and say so.
+//! [`EXCEPTIONS`] lists tests that mean nothing on an engine, with the reason; there they are
+//! skipped, with a message.
 #![allow(unsafe_code)]
 
 mod common;
@@ -19,7 +19,7 @@ mod room;
 mod stress;
 mod twins;
 
-/// A test, engines on which it means nothing, and why.
+/// A test, the engines on which it means nothing, and the reason.
 pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     (
         "promises::polls::a_poll_sees_each_buffered_write_that_was_submitted_before_it",

@@ -1,9 +1,9 @@
 //! The suite for every engine in every sandbox, each cell in a process of its own.
 //!
-//! Every engine without a sandbox, `auto` in all of them, and every refusal; all other cells too
+//! Every engine without a sandbox, `auto` in all of them, and every refusal. All other cells, too,
 //! with `URINGLET_TEST_MATRIX=full` (`ci/conformance.sh`). The cell of `auto` without a sandbox is
-//! the run that this test is part of. Results go to standard error as the harness words them, so
-//! that who counts tests counts these.
+//! the run that this test is part of. Results go to standard error in the harness's words, so that
+//! a count of tests includes them.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -34,8 +34,8 @@ const LINUX_AIO: &[i64] = &[
     libc::SYS_io_cancel,
     libc::SYS_io_destroy,
 ];
-/// What Docker's default profile keeps from a container without capabilities, of what a program of
-/// this kind could meet: <https://docs.docker.com/engine/security/seccomp/>.
+/// Calls that Docker's default profile refuses to a container without capabilities, as far as such
+/// a program could make them: <https://docs.docker.com/engine/security/seccomp/>.
 const NOT_IN_DOCKER: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -64,7 +64,7 @@ const NOT_IN_DOCKER: &[i64] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// System calls that are answered with an errno instead of being made.
+/// System calls that fail with an errno instead of being made.
 struct Sandbox {
     name: &'static str,
     denials: &'static [(&'static [i64], i32)],
@@ -79,7 +79,7 @@ const SANDBOXES: [Sandbox; 4] = [
     },
     Sandbox {
         name: "docker",
-        // A C library falls back from clone3, whose flags a filter cannot see.
+        // A C library falls back from clone3, whose flags a filter cannot read.
         denials: &[
             (IO_URING, libc::EPERM),
             (NOT_IN_DOCKER, libc::EPERM),
@@ -93,7 +93,7 @@ impl Sandbox {
         self.denials.is_empty()
     }
 
-    /// The errno that this engine cannot be made with here.
+    /// The errno with which this engine is refused here.
     fn refuses(&self, engine: &str) -> Option<i32> {
         let needed = match engine {
             "io_uring" => IO_URING[0],
@@ -108,12 +108,12 @@ impl Sandbox {
         self.denials.iter().map(|&(calls, errno)| refusing(calls, errno)).collect()
     }
 
-    /// Has the command run in here.
+    /// Has the command run in the sandbox.
     fn enclose(&self, command: &mut Command) {
         let programs = self.programs();
         let install = move || {
             let refused = |_| std::io::Error::from_raw_os_error(libc::EACCES);
-            // Sets no_new_privs first: no rights are needed.
+            // Sets no_new_privs first, so that no rights are needed.
             programs.iter().try_for_each(|one| seccompiler::apply_filter(one).map_err(refused))
         };
         // SAFETY: between fork and exec it makes two system calls per program, and allocates
@@ -122,7 +122,7 @@ impl Sandbox {
     }
 }
 
-/// Would the machine itself let this engine be? Asked without it.
+/// Does the machine itself refuse this engine? Tested without the library.
 fn machine_refuses(engine: &str) -> Option<std::io::Error> {
     let mut memory = [0u64; 64];
     let at = memory.as_mut_ptr();
@@ -182,12 +182,12 @@ fn assert_refused(errno: i32) {
     assert!(message.contains(&engine) && message.contains(symbol(errno)), "{message}");
 }
 
-/// The errnos of the sandboxes, as messages name them.
+/// The names of the sandboxes' errnos, as in messages.
 fn symbol(errno: i32) -> &'static str {
     if errno == libc::EPERM { "EPERM" } else { "ENOSYS" }
 }
 
-/// What has become of a cell.
+/// The result of a cell.
 struct Cell {
     text: String,
     passed: bool,
@@ -202,7 +202,8 @@ fn output_of(mut command: Command) -> (Output, bool) {
         std::io::Read::read_to_end(&mut file, &mut bytes).expect("a log");
         bytes
     };
-    // Files, not pipes: nobody has to read along, and a process left behind holds nobody up.
+    // Files, not pipes: nobody has to read them meanwhile, and a process that is left behind blocks
+    // nobody.
     let (out, err) = (tempfile::tempfile().expect("a log"), tempfile::tempfile().expect("a log"));
     let end_of = |file: &std::fs::File| Stdio::from(file.try_clone().expect("a log"));
     command.stdin(Stdio::null()).stdout(end_of(&out)).stderr(end_of(&err));
@@ -231,9 +232,9 @@ fn run(engine: &str, sandbox: &Sandbox, refusal: Option<(i32, &str)>) -> Cell {
         }
         None => {
             let mut command = Command::new(std::env::current_exe().expect("this binary"));
-            // Most of the time the tests sleep.
+            // The tests mostly sleep.
             command.args(["--skip", "matrix::", "--test-threads=4"]);
-            // A share of what the run of its own does.
+            // A share of the requests of a separate run.
             command.env("URINGLET_STRESS_REQUESTS", "20000").env("PROPTEST_CASES", "24");
             command
         }
@@ -307,7 +308,7 @@ fn every_engine_keeps_the_promises_in_every_sandbox() {
         ENGINES.iter().flat_map(|&engine| SANDBOXES.iter().map(move |one| (engine, one))).collect();
     let cells: Vec<OnceLock<Cell>> = all.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    // Two at a time: their tests sleep most of the time.
+    // Two at a time, because their tests mostly sleep.
     std::thread::scope(|scope| {
         let work = || {
             loop {

@@ -1,4 +1,4 @@
-//! Every operation does what its system call does, and borrows only its data buffers past submit.
+//! Every operation does what its system call does, and borrows only its data buffers after submit.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -18,8 +18,7 @@ fn iovec(part: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }
 }
 
-/// Submits an entry that points to something of the caller's, which is destroyed before anything
-/// waits.
+/// Submits an entry that points to memory of the caller's, which is destroyed before the wait.
 #[track_caller]
 fn run_and_free<T>(context: &mut Context, owned: T, entry: impl FnOnce(&T) -> Sqe) -> i32 {
     let sqe = entry(&owned).user_data(3);
@@ -142,7 +141,7 @@ fn vectored_transfers_scatter_and_gather_and_their_arrays_may_go_at_submit() {
     assert_eq!(read, 3000);
     assert!(back[..3000] == content && back[3000..].iter().all(|&byte| byte == 0));
 
-    /// Overwritten before it is freed, so that a late look finds nothing usable.
+    /// Overwritten before it is freed, so that a late read finds nothing usable.
     struct Array(Vec<libc::iovec>);
     impl Drop for Array {
         fn drop(&mut self) {
@@ -423,7 +422,8 @@ fn close_closes_the_descriptor_and_only_once() {
     assert_eq!(run(&mut context, Sqe::fsync(file.as_raw_fd())), 0, "the original is open");
 }
 
-/// To close another one later would release a POSIX lock that the program has taken meanwhile.
+/// Closing another descriptor later would release a POSIX lock that the program has taken
+/// meanwhile.
 #[test]
 fn a_file_has_no_other_descriptor_when_its_request_is_reaped() {
     let folder = tempfile::tempdir().unwrap();
@@ -461,7 +461,8 @@ fn poll_add_waits_for_its_event_and_gives_the_mask() {
     assert_eq!(results[&1], i32::from(input));
     drop(writer);
     let both = i32::from(libc::POLLIN | libc::POLLHUP);
-    // A child that another test has just forked has the other end, too, until it runs its program.
+    // The child that another test has just forked has the other end, too, until it runs its
+    // program.
     assert!(wait_until(|| {
         let found = run(&mut context, Sqe::poll_add(reader.as_raw_fd(), input));
         assert!(found == both || found == i32::from(input), "{found}");
@@ -523,8 +524,8 @@ fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
 
 #[test]
 fn writes_of_one_pipe_stay_whole_and_in_order() {
-    // By itself: a number that was known as a file's, closed unseen, is found out one request at a
-    // time, in any order.
+    // In a process of its own. A number that was a file's, and was closed unseen, is found out with
+    // one request at a time, in any order.
     isolated(|| {
         let mut context = context(64);
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -543,7 +544,7 @@ fn writes_of_one_pipe_stay_whole_and_in_order() {
     });
 }
 
-/// Both ends of a new terminal. `None` where there are no terminals.
+/// Both ends of a new terminal. `None` if there are no terminals.
 fn terminal() -> Option<(File, File)> {
     let (mut master, mut slave) = (-1, -1);
     let null = std::ptr::null_mut();
@@ -557,8 +558,8 @@ fn terminal() -> Option<(File, File)> {
 
 #[test]
 fn reads_of_a_terminal_get_its_lines_in_order() {
-    // By itself: a number that was known as a file's, closed unseen, is found out one request at a
-    // time, in any order.
+    // In a process of its own. A number that was a file's, and was closed unseen, is found out with
+    // one request at a time, in any order.
     isolated(|| {
         let Some((mut master, slave)) = terminal() else {
             return skip("no terminal can be made");
@@ -591,7 +592,7 @@ fn character_devices_work() {
     let mut buf = vec![7; 70_000];
     assert_eq!(run(&mut context, Sqe::write(null.as_raw_fd(), &buf[..], 0)), 70_000);
     assert_eq!(run(&mut context, Sqe::read(null.as_raw_fd(), &mut buf[..], 0)), 0);
-    // A page: the kernel looks for signals between pages, and io_uring's task work looks like one.
+    // A page: the kernel checks for signals between pages, and io_uring's task work looks like one.
     let page = &mut buf[..4096];
     assert_eq!(run(&mut context, Sqe::read(zero.as_raw_fd(), &mut page[..], 9)), 4096);
     assert!(page.iter().all(|&byte| byte == 0));
@@ -602,7 +603,7 @@ fn character_devices_work() {
 
 #[test]
 fn a_device_with_offsets_is_read_at_its_offset() {
-    // A character device, and yet pread(2) goes by its offset.
+    // A character device whose pread(2) uses the offset.
     let Ok(screen) = File::open("/dev/vcsa1") else {
         return skip("/dev/vcsa1 cannot be opened: no character device with offsets");
     };

@@ -8,7 +8,7 @@ use crate::common::{LONG, bounded, builder, file_with, finish, from_env, pattern
 use proptest::prelude::*;
 use uringlet::{Context, Sqe};
 
-/// A batch has as many members as there are lanes at most, each with a range of its own.
+/// A batch has at most this many members, each with a range of its own.
 const LANES: usize = 12;
 const LANE: usize = 3000;
 
@@ -23,11 +23,11 @@ struct Transfer {
     flags: i32,
 }
 
-/// What is submitted together.
+/// Requests that are submitted together.
 #[derive(Clone, Debug)]
 enum Batch {
     Transfers(Vec<Option<Transfer>>),
-    /// In order.
+    /// Appends, in order.
     Appends(Vec<(u64, usize)>),
     Truncate(u64),
     Allocate {
@@ -125,7 +125,7 @@ fn plainly(fd: RawFd, lane: usize, one: &Transfer, buffers: &mut Buffers) -> i32
     })
 }
 
-/// A read over the end beside a write that moves the end: what it gives is nobody's promise.
+/// Leaves out a read across the end beside a write that moves the end: its result is undefined.
 fn leave_out_races(transfers: &mut [Option<Transfer>], size: u64) {
     if !transfers.iter().flatten().any(|one| one.write) {
         return;

@@ -1,6 +1,6 @@
-//! Numbers that stand for another kind of file, without a word to the library: what is remembered
-//! of them may cost time, and changes no answer and no byte. Random sequences, beside a twin that
-//! plain calls are made on.
+//! Numbers that name another kind of file, without the library being told. Remembered facts about
+//! them may cost time, but change no answer and no byte. Random sequences, compared with plain
+//! calls on a twin.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -14,7 +14,7 @@ use crate::common::{
 };
 use uringlet::{Context, Sqe};
 
-/// In a process of its own nobody else uses these.
+/// In a process of its own, nothing else uses these numbers.
 const NUMBER: RawFd = 700;
 const TWIN: RawFd = 800;
 const SIZE: u64 = 20_000;
@@ -52,7 +52,7 @@ const KINDS: [Kind; 16] = [
     Kind::Nothing,
 ];
 
-/// A number, what it stands for, and what lies behind that.
+/// A number, its file, and the other end of it.
 #[derive(Debug)]
 struct Side {
     number: RawFd,
@@ -67,7 +67,7 @@ fn opened(path: &Path, flags: i32) -> File {
             (flags & libc::O_ACCMODE != libc::O_WRONLY, flags & libc::O_ACCMODE != libc::O_RDONLY);
         OpenOptions::new().read(read).write(write).custom_flags(flags & !libc::O_ACCMODE).open(path)
     };
-    // Not every file system knows O_DIRECT.
+    // Not every file system has O_DIRECT.
     open(flags).or_else(|_| open(flags & !libc::O_DIRECT)).expect("a file of the test")
 }
 
@@ -123,7 +123,7 @@ impl Side {
         self.kind = kind;
     }
 
-    /// What plain calls with the number would not wait for.
+    /// Would plain calls on the number not wait?
     fn is_ready(&self, write: bool) -> bool {
         let events = if write { libc::POLLOUT } else { libc::POLLIN };
         let mut set = libc::pollfd { fd: self.number, events, revents: 0 };
@@ -131,7 +131,7 @@ impl Side {
         unsafe { libc::poll(&raw mut set, 1, 0) == 1 && set.revents & events != 0 }
     }
 
-    /// What is left behind it.
+    /// The data that is left.
     fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self.kind {
@@ -139,11 +139,11 @@ impl Side {
                 bytes = std::fs::read(self.folder.join("file")).expect("the file");
             }
             Kind::PipeToWrite(_) | Kind::Socket => {
-                // The only one that writes to it.
+                // The only writer.
                 // SAFETY: the number is this test's.
                 unsafe { libc::close(self.number) };
                 let other = self.other.as_mut().expect("an end");
-                // What a socket has not read itself is an error behind what was written to it.
+                // Unread data of a socket is an error for its peer's later reads.
                 let _ = other.read_to_end(&mut bytes);
             }
             Kind::PipeToRead(_) | Kind::Fifo | Kind::Eventfd => {
@@ -194,7 +194,7 @@ fn ours(context: &mut Context, fd: RawFd, step: Step, buffer: &mut Buffer) -> i3
     finish(context)[&0]
 }
 
-/// With plain calls; without the offset where there is none.
+/// Makes plain calls; without the offset if the file has none.
 fn plainly(fd: RawFd, step: Step, buffer: &mut Buffer) -> i32 {
     let Step { write, vectored, len, offset } = step;
     let (iov, at, offset) = (parts(buffer, len), buffer.0.as_mut_ptr().cast(), offset as i64);
@@ -225,7 +225,7 @@ fn step(twin: &Side, random: &mut Random) -> Option<Step> {
     let len = match twin.kind {
         Kind::Eventfd => 8,
         _ if direct => 1024 << random.below(3),
-        // No bytes are read of a folder without an error by some engines.
+        // Some engines answer a read of no bytes of a folder without an error.
         _ => 1 + random.below(1500),
     };
     let offset = match random.below(12) {
@@ -242,7 +242,7 @@ fn step(twin: &Side, random: &mut Random) -> Option<Step> {
     if write.is_some() && stream == -libc::ESPIPE && possible && !twin.is_ready(write?) {
         return None;
     }
-    // An eventfd takes all of its number from one buffer.
+    // An eventfd takes its whole number from one buffer.
     let vectored = vectored && twin.kind != Kind::Eventfd;
     Some(Step { write, vectored, len, offset })
 }

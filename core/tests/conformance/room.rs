@@ -1,4 +1,4 @@
-//! The room of a context, as front ends see it: a submit may be larger.
+//! The room of a context, as front ends see it: a submit may have more entries.
 
 use uringlet::Sqe;
 use uringlet::front::{DirectCompletions, Entry, Instance};

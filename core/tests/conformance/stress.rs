@@ -1,8 +1,8 @@
 //! Random requests from four threads on files that verify themselves: none is lost, none repeated.
 //!
-//! `URINGLET_STRESS_REQUESTS` sets how many in all (10_000_000 by hand), `URINGLET_TEST_SEED`
-//! replays. With the engine `faulty` and `URINGLET_TEST_FAULTS=all`, transfers also fail or end
-//! early (`ci/soak.sh`).
+//! `URINGLET_STRESS_REQUESTS` is the total number (10_000_000 by hand), `URINGLET_TEST_SEED`
+//! repeats a run. With the engine `faulty` and `URINGLET_TEST_FAULTS=all`, transfers also fail or
+//! end early (`ci/soak.sh`).
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -25,7 +25,7 @@ fn requests() -> u64 {
     from_env("URINGLET_STRESS_REQUESTS", 400_000)
 }
 
-/// What region `region` holds in its version `version`.
+/// The content of region `region` in its version `version`.
 fn fill(buffer: &mut [u8], region: usize, version: u64) {
     let mut random = Random::new(region as u64 ^ version << 16);
     for word in buffer.chunks_mut(8) {
@@ -37,32 +37,32 @@ fn fill(buffer: &mut [u8], region: usize, version: u64) {
 enum Doing {
     Nothing,
     Nop,
-    /// Of the version that stands there.
+    /// Reads the present version.
     Read {
         region: usize,
     },
-    /// Of the version after that.
+    /// Writes the next version.
     Write {
         region: usize,
     },
 }
 
-/// A context with its file and the knowledge of what must stand there.
+/// A context with its file, and the content that the file must have.
 struct Station {
     context: Context,
     canceller: Canceller,
     file: File,
     random: Random,
     versions: Vec<u64>,
-    /// What stands in each region.
+    /// The content of each region.
     content: Vec<[u8; REGION]>,
     readers: Vec<u32>,
     writing: Vec<bool>,
     doing: Vec<(u64, Doing)>,
-    /// Boxes: who borrows one borrows none that a request has.
+    /// In boxes, so that borrowing one borrows none that a request has.
     #[expect(clippy::vec_box, reason = "a box is not borrowed with the vector")]
     buffers: Vec<Box<[u8; REGION]>>,
-    /// Cancels that said yes and have no completion yet.
+    /// Requests whose cancel succeeded and which have no completion yet.
     cancelled: Vec<u64>,
     next: u64,
     in_flight: usize,
@@ -186,7 +186,8 @@ impl Station {
         }
     }
 
-    /// Submits, cancels, waits and reaps once; gives how many requests it took of `left`.
+    /// Submits, cancels, waits and reaps once; returns the number of requests that it took of
+    /// `left`.
     fn turn(&mut self, left: u64) -> u64 {
         let before = self.next;
         self.push_some(left);
@@ -208,7 +209,7 @@ impl Station {
         self.next - before
     }
 
-    /// Waits for the rest, or destroys the context under it, and verifies the file.
+    /// Waits for the rest, or destroys the context, and verifies the file.
     fn end(mut self) -> u64 {
         wait_for(&mut self.context, self.in_flight);
         self.reap();
@@ -225,7 +226,7 @@ impl Station {
     }
 }
 
-/// How many bytes a transfer that was not cancelled has moved.
+/// The number of bytes that a transfer has moved, if it was not cancelled.
 #[track_caller]
 fn transferred(result: i32) -> usize {
     match usize::try_from(result) {
@@ -282,7 +283,7 @@ fn contexts_that_move_between_threads_lose_and_repeat_nothing() {
                     };
                     for _ in 0..=random.below(8) {
                         let share = left.load(Ordering::Relaxed).min(DEPTH as u64);
-                        // Taken first, and what was not used given back: others take too.
+                        // Taken first, and unused ones given back, because other threads take, too.
                         let taken =
                             left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                                 left.checked_sub(share)

@@ -1,7 +1,7 @@
-//! Random programs that submit, wait, reap and cancel as they like, and end or are destroyed at any
-//! point: what completes is done to a twin file too, with plain calls, and nothing else may have
-//! happened. With the feature `faulty` once more under faults, where the program tries again what
-//! failed or fell short.
+//! Random programs that submit, wait, reap and cancel freely, and end or are destroyed at any
+//! point. Completed requests are repeated on a twin file with plain calls, and nothing else may
+//! have happened. With the feature `faulty` once more under faults, where the program repeats
+//! failed or short requests.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -18,15 +18,15 @@ use crate::common::{
 
 /// Each with one transfer at a time, in a range of the file of its own.
 const LANES: usize = 8;
-/// Of a lane, so that parts of it can be transferred.
+/// The parts of a lane, so that a part of it can be transferred.
 const UNITS: usize = 4;
-/// What direct transfers are aligned to.
+/// The alignment of direct transfers.
 const ALIGNED: usize = 4096;
 const ENTRIES: u32 = 24;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Pushes a transfer of this many parts of a unit each, if nothing is going on in the lane.
+    /// Pushes a transfer of this many parts of a unit each, if the lane is idle.
     Transfer {
         lane: usize,
         write: bool,
@@ -37,12 +37,12 @@ enum Step {
     Sync(bool),
     Submit,
     Cancel(usize),
-    /// The share of what is in flight, in hundredths.
+    /// Waits for this percentage of the requests in flight.
     Wait(usize),
     Reap(usize),
-    /// Alone: cut off at a lane, and back to the whole length.
+    /// Alone: truncates the file at a lane, and restores its length.
     Truncate(usize),
-    /// Alone: a hole in place of a lane.
+    /// Alone: punches a hole in place of a lane.
     Punch(usize),
 }
 
@@ -76,7 +76,7 @@ enum Doing {
 }
 
 struct Program {
-    /// Dropped first: until then it may use the buffers.
+    /// Dropped first, because it may use the buffers until then.
     context: Context,
     ours: File,
     twin: File,
@@ -151,7 +151,7 @@ impl Program {
                 iov_base: part.as_mut_ptr().cast(),
                 iov_len: part.len(),
             };
-            // Kept until the submit, as a push asks.
+            // Kept until the submit, as a push requires.
             let iovecs = buffer.chunks_mut(part).map(iovec).collect();
             self.iovecs[lane] = iovecs;
             let iovecs = &self.iovecs[lane][..];
@@ -161,8 +161,8 @@ impl Program {
     }
 
     fn submit(&mut self) {
-        // Cancelled ones may hold their places for a moment: all will be accepted, not always at
-        // once.
+        // Cancelled requests may hold their places for a moment: all will be accepted, but not
+        // always at once.
         assert!(wait_until(|| {
             let _ = self.context.submit();
             self.context.pushed() == 0
@@ -245,7 +245,7 @@ impl Program {
                 self.push_transfer(lane, write, (from, to), parts);
             }
             Step::Sync(data) => {
-                // Room for every lane stays.
+                // Leaves room for every lane.
                 if self.doing.len() + LANES < ENTRIES as usize {
                     let fd = self.ours.as_raw_fd();
                     self.push(if data { Sqe::fdatasync(fd) } else { Sqe::fsync(fd) }, Doing::Sync);
@@ -284,7 +284,7 @@ impl Program {
                 let done = unsafe {
                     libc::fallocate(self.twin.as_raw_fd(), mode, offset as i64, len as i64)
                 };
-                // Where the file system has no holes the twin says so.
+                // If the file system has no holes, the twin says so.
                 if done == 0 {
                     let fd = self.ours.as_raw_fd();
                     self.alone(Sqe::fallocate(fd, mode as u32, offset, len));
@@ -293,10 +293,10 @@ impl Program {
         }
     }
 
-    /// Destroys the context with whatever is in flight.
+    /// Destroys the context with requests in flight.
     fn destroy(mut self) -> (File, File) {
         self.over = true;
-        // What was only pushed is dropped, the newest.
+        // Entries that were only pushed, the newest, are dropped.
         let submitted = self.next - self.context.pushed() as u64;
         let rest = Context::new(1).unwrap();
         let context = std::mem::replace(&mut self.context, rest);
@@ -315,7 +315,7 @@ fn open_direct(path: &std::path::Path) -> std::io::Result<File> {
 /// Runs random programs on contexts of this builder, which gets a seed.
 fn check(direct: bool, faulty: bool, builder: impl Fn(u64) -> Builder) {
     let _bound = bounded(LONG * 8);
-    // Where the build is, so that direct I/O is what it is in production.
+    // In the build folder, so that direct I/O is that of a real disk.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     if direct && open_direct(&create(dir.path(), "direct").0).is_err() {
         return skip("the file system of the target folder has no O_DIRECT");

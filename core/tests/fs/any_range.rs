@@ -9,7 +9,7 @@ use uringlet::fs::{BufResult, Coalesce, Direct, File, Fs};
 use crate::executors::Executor;
 use crate::skipped;
 
-/// A direct file of this name; `None`, with a word on that, where there is no direct I/O.
+/// A direct file of this name; `None`, with a message, without direct I/O.
 fn direct(path: &Path, test: &str) -> Option<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(true).direct(Direct::Require);
@@ -22,7 +22,7 @@ fn direct(path: &Path, test: &str) -> Option<File> {
     }
 }
 
-/// Numbers that look random, the same each time.
+/// Pseudo-random numbers, the same each time.
 fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     move |below| {
@@ -72,7 +72,7 @@ fn any_range_of_a_direct_file_is_written_and_its_length_is_exact() {
     });
 }
 
-/// Ranges that share blocks and no byte, all at once, through one handle and through several.
+/// Ranges that share blocks but no byte, all at once, through one handle and through several.
 #[test]
 fn writes_that_share_a_block_leave_each_other_alone() {
     let name = "writes_that_share_a_block_leave_each_other_alone";
@@ -111,7 +111,7 @@ fn writes_that_share_a_block_leave_each_other_alone() {
     });
 }
 
-/// One that overlaps others, or is dropped or cancelled, changes its own bytes only.
+/// A write that overlaps others, or is dropped or cancelled, changes its own bytes only.
 #[test]
 fn each_byte_of_writes_that_overlap_is_that_of_one_of_them() {
     const LENGTH: usize = 40_000;
@@ -130,7 +130,7 @@ fn each_byte_of_writes_that_overlap_is_that_of_one_of_them() {
             let file = options.open(&path).on(&own).await.unwrap();
             let mut number = numbers(3);
             for round in 0..10 {
-                // Which bytes may be at a place.
+                // The bytes that are allowed at each offset.
                 let mut legal = vec![vec![0u8]; LENGTH];
                 file.write_range_at(vec![0; LENGTH], 0).await.0.unwrap();
                 let mut kept = Vec::new();
@@ -182,7 +182,7 @@ fn a_range_that_cannot_be_written_says_why_and_gives_the_buffer_back() {
     };
     let before = std::fs::read(&path).unwrap();
     assert_eq!(before.len(), 5003);
-    // It begins within a block, ends within one, or both.
+    // The range begins within a block, ends within one, or both.
     for offset in [0, 3, 4096, 8192 - 5000, 8192] {
         assert_eq!(errno(&open(File::options().append(true)), offset), Err(libc::EINVAL));
         assert_eq!(errno(&open(File::options().read(true)), offset), Err(libc::EBADF));
@@ -228,7 +228,7 @@ fn ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so() {
     }
 }
 
-/// Is a byte of the file locked, as another open file sees it (fcntl(2))?
+/// Is a byte of the file locked for another open file (fcntl(2))?
 fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
     use std::os::fd::AsRawFd as _;
     // SAFETY: integers.
@@ -240,7 +240,7 @@ fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
     lock.l_type != libc::F_UNLCK as i16
 }
 
-/// The close of any descriptor of a file lets go of them.
+/// Closing any descriptor of a file would release the locks.
 #[test]
 fn record_locks_stay_while_threads_write_ranges_for_the_first_time() {
     let name = "record_locks_stay_while_threads_write_ranges_for_the_first_time";

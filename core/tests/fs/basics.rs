@@ -14,7 +14,7 @@ async fn a_file_is_read_where_it_is_asked_for() {
     let file = File::open(named.path()).await.unwrap();
     let (count, buffer) = file.read_at(vec![0u8; 4096], 8192).await.unwrap();
     assert_eq!((count, &buffer[..]), (4096, &data[8192..8192 + 4096]));
-    // Up to the end, and behind it.
+    // Up to the end of the file, and after it.
     let (count, buffer) = file.read_at(Vec::with_capacity(4096), 99_000).await.unwrap();
     assert_eq!((count, &buffer[..]), (1000, &data[99_000..]));
     let (count, buffer) = file.read_at(vec![1u8; 10], 100_000).await.unwrap();
@@ -71,7 +71,7 @@ fn an_error_comes_with_the_buffer() {
     let BufResult(result, buffer) = file.read_exact_at(Vec::with_capacity(101), 0).wait();
     assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     assert_eq!(buffer.len(), 100);
-    // What the kernel calls a negative offset; the last one is not the file position.
+    // Negative offsets for the kernel; the last one does not mean the file position.
     for offset in [1 << 63, u64::MAX] {
         let BufResult(result, buffer) = file.read_at(vec![7u8; 9], offset).wait();
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
@@ -121,10 +121,10 @@ fn close_closes_and_says_if_others_have_the_file() {
     assert_eq!(file.close().wait().unwrap_err().raw_os_error(), Some(libc::EBUSY));
     assert_eq!(other.read_at(vec![0; 100], 0).wait().unwrap().1, data);
     other.close().wait().unwrap();
-    // The number may be another test's by now, but not that of this file.
+    // The number may be another test's now, but not that of this file.
     let now = std::fs::read_link(format!("/proc/self/fd/{number}"));
     assert!(now.is_err() || now.unwrap() != named.path());
-    // One that is not polled closes too.
+    // A close that is not polled closes the file, too.
     let file = File::open(named.path()).wait().unwrap();
     let number = file.as_raw_fd();
     drop(file.close());
@@ -188,7 +188,7 @@ fn whole_files_of_any_length_are_read_written_and_copied() {
         assert_eq!(fs::copy(&path, &other).wait().unwrap(), length as u64);
         assert!(std::fs::read(&other).unwrap() == data);
     }
-    // One that does not tell its length.
+    // A file that does not tell its length.
     let read = fs::read("/proc/self/maps").wait().unwrap();
     assert!(!read.is_empty());
     assert_eq!(fs::read(folder.path()).wait().unwrap_err().raw_os_error(), Some(libc::EISDIR));
@@ -229,11 +229,11 @@ fn direct_io_is_tried_or_required_and_says_its_alignment() {
 fn an_operation_that_is_cancelled_gives_its_buffer_back() {
     let (named, data) = file_of(4096);
     let file = File::open(named.path()).wait().unwrap();
-    // Not begun.
+    // The operation has not begun.
     let BufResult(result, buffer) = file.read_at(vec![7u8; 4096], 0).cancel().wait();
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
     assert_eq!(buffer, [7; 4096]);
-    // Begun, perhaps ended.
+    // The operation has begun, and may have ended.
     for _ in 0..100 {
         let read = file.read_at(vec![7u8; 4096], 0).forced_async().submit();
         let BufResult(result, buffer) = read.cancel().wait();
@@ -255,7 +255,7 @@ fn what_is_detached_is_done() {
     for at in 0..100u64 {
         file.write_all_at(at.to_ne_bytes(), at * 8).detach();
     }
-    // Covers only what was ready before; the last handle is a better sign.
+    // Covers only operations that were ready before; dropping the last handle is a better sign.
     let mut file = file;
     let file = loop {
         match file.into_std() {

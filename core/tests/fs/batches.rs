@@ -24,7 +24,7 @@ fn furnish(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// What is read, but for the bytes of what changes.
+/// The result of a read, without bytes that may change.
 fn outcome(path: &Path, read: io::Result<Vec<u8>>) -> Result<Vec<u8>, io::ErrorKind> {
     let is_fixed = !path.starts_with("/proc");
     read.map(|bytes| if is_fixed { bytes } else { Vec::new() }).map_err(|error| error.kind())
@@ -62,7 +62,7 @@ fn ino(metadata: &std::fs::Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::ino(metadata)
 }
 
-/// In a child of its own, whose first use of the library it is.
+/// In a child process, whose first use of the library this is.
 #[test]
 fn a_batch_may_be_the_first_thing_that_a_process_does() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";
@@ -76,7 +76,7 @@ fn a_batch_may_be_the_first_thing_that_a_process_does() {
     assert!(status.unwrap().success());
 }
 
-/// Directories in directories, with links that lead around.
+/// Directories in directories, with links between them.
 fn plant(folder: &Path, depth: usize) {
     for at in 0..4 {
         std::fs::write(folder.join(format!("file-{at}")), "").unwrap();
@@ -164,7 +164,7 @@ fn a_batch_is_a_stream() {
     });
 }
 
-/// Workers that do not come, and workers that come late.
+/// With workers that do not come, and workers that come late.
 #[cfg(feature = "faulty")]
 #[test]
 fn every_file_of_a_batch_has_one_result_whatever_the_engine_refuses() {

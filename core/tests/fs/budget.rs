@@ -1,7 +1,7 @@
-//! Every future of the module lets others run, however ready it is.
+//! Every future of the module yields to others, however ready it is.
 //!
-//! The futures are found in the sources: one that is added without a budget, or without a loop
-//! here, fails the test.
+//! The futures are found in the sources: a new one without a budget, or without a loop here, fails
+//! the test.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -29,7 +29,7 @@ fn sources() -> Vec<(String, String)> {
         .collect()
 }
 
-/// What follows each `mark` of a text, up to a character that belongs to no name.
+/// The names that follow each `mark` in a text.
 fn names_behind<'a>(text: &'a str, mark: &'a str) -> impl Iterator<Item = &'a str> {
     text.match_indices(mark).map(move |(at, _)| {
         let rest = &text[at + mark.len()..];
@@ -39,7 +39,7 @@ fn names_behind<'a>(text: &'a str, mark: &'a str) -> impl Iterator<Item = &'a st
 
 struct Woken {
     task: Thread,
-    /// Wakes by the thread that polls.
+    /// Wakes by the polling thread.
     here: AtomicUsize,
     any: AtomicBool,
 }
@@ -54,8 +54,8 @@ impl Wake for Woken {
     }
 }
 
-/// Polls what is made each time, until it was pending and has woken its task at once. False: it was
-/// ready a thousand times.
+/// Polls a new future each time, until one was pending and has woken its task at once. False: a
+/// thousand were ready.
 fn lets_others_run<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> bool {
     let (here, any) = (AtomicUsize::new(0), AtomicBool::new(false));
     let woken = Arc::new(Woken { task: thread::current(), here, any });
@@ -66,7 +66,7 @@ fn lets_others_run<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> bool
         match poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(_) => ready += 1,
             Poll::Pending if woken.here.load(Ordering::Relaxed) > before => return true,
-            // What it waits for is in the hands of another thread.
+            // Another thread has what it waits for.
             Poll::Pending => {
                 while !woken.any.swap(false, Ordering::Acquire) {
                     thread::park();
@@ -89,7 +89,7 @@ fn check<F: Future + Unpin>(what: &str, mut make: impl FnMut() -> F) {
     assert!(lets, "a loop over {what} never lets others run");
 }
 
-/// An operation as it is, and begun before it is awaited.
+/// Checks an operation as it is, and one that was begun before it is awaited.
 fn check_op<O: Operation>(what: &str, mut make: impl FnMut() -> Op<O>) {
     check(what, &mut make);
     check(&format!("{what}, submitted"), || make().submit());
@@ -148,7 +148,7 @@ fn every_future_that_is_ready_at_once_lets_others_run() {
     }
 }
 
-/// Entries of a directory that were read already are not futures of their own.
+/// Directory entries that were read already are not futures of their own.
 #[test]
 fn a_loop_over_the_entries_of_a_directory_lets_others_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn a_loop_over_the_entries_of_a_directory_lets_others_run() {
     check_op("metadata that is known", || entry.metadata());
 }
 
-/// Nor are results of a batch that are there.
+/// Finished results of a batch are not futures either.
 #[test]
 fn a_loop_over_the_results_of_a_batch_lets_others_run() {
     let mut batch = fs::metadata_many(vec!["/"; 10_000]);
@@ -174,7 +174,7 @@ fn a_loop_over_the_results_of_a_batch_lets_others_run() {
             Poll::Ready(None) => break,
             Poll::Pending => at_once = 0,
         }
-        // The one that was waited for is beside the budget: others have run before it.
+        // The one that was waited for does not count in the budget: others have run before it.
         assert!(at_once <= 1 + 128, "never lets others run");
     }
 }

@@ -28,7 +28,7 @@ fn operations_in_the_background_are_few_among_the_others_and_go_in_order() {
                 let read = || pipe.read_at([0; 1], 0).on(&fs).background().submit();
                 let mut reads: Vec<_> = (0..20).map(|_| read()).collect();
                 assert_eq!(fs.in_flight(), (few, 20 - few));
-                // Others go before, however many they are and whatever they do.
+                // Others go before, whatever their number and kind.
                 for round in 0..20 {
                     assert_eq!(fs::read(&path).on(&fs).await.unwrap(), data);
                     let file = File::options().read(true).write(true).open(&path).on(&fs).await;
@@ -40,7 +40,7 @@ fn operations_in_the_background_are_few_among_the_others_and_go_in_order() {
                 while fs.in_flight() != (few, 20 - few) {
                     std::thread::yield_now();
                 }
-                // Withdrawn at the gate; and one that has passed it makes room.
+                // One is withdrawn at the gate; and one that has passed it makes room.
                 drop(reads.pop());
                 let error = reads.pop().unwrap().cancel().await.0.unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
@@ -84,7 +84,7 @@ fn what_is_in_the_background_ends_in_every_way() {
                 _ => kept.push(read().submit()),
             }
         }
-        // Several requests of one operation.
+        // One operation with several requests.
         let copy = in_time("read", fs::read(named.path()).on(&own).background());
         assert!(copy.unwrap() == data);
         for read in kept {
@@ -98,7 +98,7 @@ fn what_is_in_the_background_ends_in_every_way() {
     }
 }
 
-/// A batch and ranges in the background stand behind an operation there, and the others do not.
+/// A batch and ranges in the background wait behind an operation there, and the others do not.
 #[test]
 fn batches_in_the_background_let_others_go_before() {
     let (named, data) = file_of(300_000);
@@ -143,7 +143,7 @@ fn what_the_engine_refuses_in_the_background_lets_the_next_one_pass() {
         let own = Fs::builder().faulty(faults).build().unwrap();
         let looks: Vec<_> =
             (0..50).map(|_| fs::metadata(named.path()).on(&own).background().submit()).collect();
-        // Whatever they say, each of them ends.
+        // Each of them ends, whatever the result.
         looks.into_iter().for_each(|look| drop(in_time("metadata", look)));
         settle(&own);
     }

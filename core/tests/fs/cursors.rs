@@ -16,8 +16,8 @@ fn cursor(path: &std::path::Path, capacity: usize, is_handed_over: bool) -> Curs
     cursor_of(path, capacity, Fs::builder().inline_max(inline_max))
 }
 
-/// A cursor whose transfers are held back: the first poll of one finds it under way. A worker that
-/// looks for work would end a transfer before that poll, on a machine with another CPU.
+/// A cursor with delayed transfers: the first poll of one finds it under way. On another CPU, a
+/// spinning worker would end a transfer before that poll.
 #[cfg(all(feature = "tokio", feature = "faulty"))]
 fn slow_cursor(path: &std::path::Path, capacity: usize) -> Cursor {
     let held = uringlet::Faults { held: 1000, held_us_max: 1000, ..uringlet::Faults::none(7) };
@@ -148,7 +148,7 @@ mod with_tokio {
                     assert_eq!(cursor.position(), before);
                     dropped += 1;
                     if round % 2 == 0 {
-                        // What is read for nobody is left behind, and comes back to.
+                        // The cursor goes back to bytes that were read for a dropped future.
                         let back = before.saturating_sub(5);
                         assert_eq!(cursor.seek(SeekFrom::Start(back)).await.unwrap(), back);
                         cursor.read_exact(&mut [0; 5][..(before - back) as usize]).await.unwrap();
@@ -178,7 +178,7 @@ mod with_tokio {
                 if !poll_once(cursor.write(&bytes)) {
                     dropped += 1;
                     if round % 3 == 0 {
-                        // Others: what was dropped is in front of them.
+                        // Other bytes: those of the dropped write are before them.
                         expected.extend_from_slice(&bytes);
                         let others = [round as u8 ^ 0x80; 30];
                         cursor.write_all(&others).await.unwrap();
@@ -192,7 +192,7 @@ mod with_tokio {
             assert!(dropped > 0);
             assert_eq!(cursor.position(), expected.len() as u64);
             assert!(std::fs::read(named.path()).unwrap() == expected);
-            // One that is dropped with the cursor, too.
+            // A write that is dropped with the cursor, too.
             let write = poll_once(cursor.write(b"the end"));
             let file = cursor.get_ref().clone();
             drop((write, cursor));
@@ -216,7 +216,7 @@ mod with_tokio {
                 assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
                 cursor.flush().await.unwrap();
             }
-            // One of a write that was dropped is the next one's.
+            // The error of a dropped write is returned by the next one.
             while poll_once(cursor.write(b"abc")) {}
             assert_eq!(cursor.flush().await.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
             cursor.flush().await.unwrap();

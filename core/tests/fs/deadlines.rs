@@ -38,7 +38,7 @@ fn a_read_of_an_empty_pipe_times_out_with_its_buffer_on_every_executor_and_witho
     let elapsed = file.read_at(vec![7u8; 4], 0).deadline(begin + SHORT).wait().unwrap_err();
     assert!(begin.elapsed() >= SHORT);
     assert_eq!(elapsed.into_op().wait().1, [7; 4]);
-    // Nobody has taken what comes now.
+    // Nobody has taken these bytes.
     writer.write_all(b"abcd").unwrap();
     let (count, buffer) = file.read_at(vec![0u8; 4], 0).timeout(LONG).wait().unwrap().unwrap();
     assert_eq!((count, &buffer[..]), (4, &b"abcd"[..]));
@@ -78,7 +78,7 @@ fn what_is_begun_too_late_is_not_begun() {
     assert!(!path.exists());
 }
 
-/// The first read is with the engine; the second one stands in line.
+/// The first read is in the engine; the second one is queued.
 #[test]
 fn what_stands_in_line_is_left_undone_and_the_task_is_woken_once() {
     let (reader, mut writer) = pipe();
@@ -93,7 +93,7 @@ fn what_stands_in_line_is_left_undone_and_the_task_is_woken_once() {
     };
     let mut output = poll(&old);
     if output.is_pending() {
-        // The task has moved. This thread may have been away for long.
+        // The task has moved. This thread may have been preempted for long.
         output = poll(&new);
     }
     if output.is_pending() {
@@ -164,7 +164,7 @@ fn deadlines_that_meet_the_end_of_their_operation_lose_nothing() {
     }
 }
 
-/// In a child of its own, which has no other deadlines.
+/// In a child process, which has no other deadlines.
 #[test]
 fn the_thread_of_the_deadlines_is_one_and_ends_when_there_are_none() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";
@@ -179,7 +179,7 @@ fn the_thread_of_the_deadlines_is_one_and_ends_when_there_are_none() {
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.filter_map(|task| {
-            // One that has just ended has no name.
+            // A thread that has just ended has no name.
             std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
         });
         names.filter(|name| name.starts_with("uringlet-timer")).count()
@@ -193,7 +193,7 @@ fn the_thread_of_the_deadlines_is_one_and_ends_when_there_are_none() {
         for read in &mut reads {
             assert!(Pin::new(read).poll(&mut context).is_pending());
         }
-        // It gives itself its name.
+        // The thread sets its own name.
         while threads() == 0 {
             std::thread::yield_now();
         }

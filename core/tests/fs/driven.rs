@@ -17,7 +17,7 @@ fn runtimes() -> [Runtime; 2] {
     [Builder::new_current_thread(), threads].map(|mut one| one.enable_all().build().unwrap())
 }
 
-/// One that can be driven here, or `None`, which says so.
+/// An `Fs` that can be driven here, or `None` with a message.
 fn driven(name: &str, runtime: &Runtime) -> Option<Fs> {
     let fs = Fs::builder().build().unwrap();
     let is_driven = runtime.block_on(async { fs.drive_on_tokio() });
@@ -61,7 +61,7 @@ fn reads_of_a_driven_one_are_those_of_the_file() {
     }
 }
 
-/// Until the runtime drives it.
+/// Waits until the runtime drives it.
 async fn drives(file: &File) {
     let comes = async {
         while !goes_to_ring(file) {
@@ -87,7 +87,7 @@ fn a_runtime_that_does_not_come_is_helped_out() {
                 let read = file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
                 let ((), buffer) = pollster::block_on(read).unwrap();
                 assert_eq!(buffer[..], data[at as usize * 1000..][..1000]);
-                // Comes again, and finds out that it was missed.
+                // The runtime comes again, and finds out that it was missed.
                 drives(&file).await;
                 let read = file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
                 let ((), buffer) = read.await.unwrap();
@@ -115,13 +115,13 @@ fn a_runtime_that_ends_leaves_its_requests_to_threads() {
         let read = file.read_exact_at(vec![0u8; 7], 7).forced_async();
         let ((), buffer) = pollster::block_on(read).unwrap();
         assert_eq!(buffer[..], data[7..14]);
-        // Another one may.
+        // Another runtime may drive it.
         let next = Builder::new_current_thread().enable_io().build().unwrap();
         assert!(next.block_on(async { fs.drive_on_tokio() }));
     }
 }
 
-/// The pages of reads may come when the thread that has handed them over is gone.
+/// The pages of reads may arrive after the thread that has handed them over has ended.
 #[test]
 fn reads_outlive_the_thread_that_has_handed_them_over() {
     let (named, data) = file_of(4 << 20);
@@ -140,7 +140,7 @@ fn reads_outlive_the_thread_that_has_handed_them_over() {
                     let read =
                         |at: u64| file.read_exact_at(vec![0u8; 4096], at << 16).forced_async();
                     let reads: Vec<_> = (0..64).map(|at| read(at).submit()).collect();
-                    // The task that drives has its turn.
+                    // The driving task runs.
                     tokio::task::yield_now().await;
                     (is_driven, reads)
                 })
@@ -157,7 +157,7 @@ fn reads_outlive_the_thread_that_has_handed_them_over() {
     }
 }
 
-/// Takes the file out of memory, as far as it is there.
+/// Drops the file's pages from memory, as far as they are there.
 #[allow(unsafe_code)]
 fn forget_pages(file: &std::fs::File) -> i32 {
     use std::os::fd::AsRawFd as _;
@@ -203,7 +203,7 @@ fn one_runtime_drives_at_a_time_and_ends_with_what_it_drives() {
         runtime.block_on(async {
             assert!(!fs.drive_on_tokio());
             drop(fs);
-            // The task that drives it finds out.
+            // The driving task finds out.
             let gone = async {
                 while tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0 {
                     tokio::task::yield_now().await;
@@ -227,7 +227,7 @@ fn outside_of_a_runtime_it_panics() {
     fs::drive_on_tokio();
 }
 
-/// Operations that are dropped, cancelled and late, in the hands of a ring.
+/// Operations that are dropped, cancelled and late, on a ring.
 #[test]
 fn a_storm_on_a_driven_one_loses_nothing() {
     for runtime in runtimes() {
@@ -247,7 +247,7 @@ fn a_storm_on_a_driven_one_loses_nothing() {
             for task in tasks {
                 task.await.unwrap();
             }
-            // What was dropped or detached ends by itself.
+            // Dropped or detached operations end by themselves.
             let gone = async {
                 while alive.count() > 0 {
                     tokio::task::yield_now().await;

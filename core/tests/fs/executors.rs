@@ -1,4 +1,4 @@
-//! The executors that everything runs on.
+//! The executors of all tests.
 
 use futures::FutureExt as _;
 use std::future::Future;
@@ -39,7 +39,7 @@ impl Executor {
             }
             Self::Smol => {
                 let task = smol::spawn(AssertUnwindSafe(future).catch_unwind());
-                // smol's thread may print a panic where another test's output is kept.
+                // smol's thread may print a panic where another test's output is captured.
                 smol::block_on(task).unwrap_or_else(|panic| {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     panic!("in a task: {}", text.or(panic.downcast_ref().copied()).unwrap_or("?"))

@@ -1,4 +1,4 @@
-//! What goes wrong: full disks, short transfers, files that are cut, wakers and buffers that panic.
+//! Errors: full disks, short transfers, truncated files, wakers and buffers that panic.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -29,7 +29,7 @@ fn a_full_disk_is_told_with_the_buffer() {
     });
 }
 
-/// In a child of its own, with a file system of its own: 64 KiB in memory.
+/// In a child process, with a file system of its own: 64 KiB in memory.
 #[test]
 fn a_small_file_system_that_is_full_says_how_much_it_took_and_then_that() {
     use std::os::unix::process::CommandExt as _;
@@ -81,13 +81,13 @@ fn a_small_file_system_that_is_full_says_how_much_it_took_and_then_that() {
     }
 }
 
-/// In a child of its own, as the limit is the process's.
+/// In a child process, because the limit is the process's.
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";
     let name = "faults::a_limit_on_the_size_of_files_is_an_error_and_no_signal";
     if std::env::var_os(CHILD).is_none() {
-        // Through pipes: the limit holds for a log that the harness writes to, too.
+        // Through pipes, because the limit also holds for a log of the harness.
         let output = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--test-threads=1"])
             .env(CHILD, "1")
@@ -130,7 +130,7 @@ fn a_file_that_is_cut_meanwhile_gives_less_or_says_so() {
     });
     let file = File::open(named.path()).wait().unwrap();
     let check = |buffer: &[u8], done: usize| {
-        // What is cut while it is copied may be seen as zeros, page by page.
+        // Bytes that are truncated during the copy may be seen as zeros, page by page.
         let differs = buffer[..done].iter().zip(&data).any(|(&is, &was)| is != was && is != 0);
         assert!(!differs);
     };
@@ -208,7 +208,7 @@ struct Meddler {
 
 impl Wake for Meddler {
     fn wake(self: Arc<Self>) {
-        // Locks that were held would be met here; so would a state that is not final.
+        // Held locks would deadlock here; a state that is not final would show.
         self.fs.in_flight();
         drop(self.file.read_at(vec![0u8; 10], 0).forced_async().submit());
         self.woken.fetch_add(1, Ordering::SeqCst);
@@ -241,7 +241,7 @@ fn wakers_are_called_under_no_lock_once_the_state_is_final() {
         assert_eq!(output.unwrap().1, data);
         assert!(meddler.woken.load(Ordering::SeqCst) <= 1);
     };
-    // A thread puts a read off after some that were ready at once, and wakes its task for that.
+    // A thread defers a read after some that were ready at once, and wakes its task for that.
     for _ in 0..20 {
         std::thread::scope(|scope| drop(scope.spawn(|| (0..10).for_each(|_| once()))));
     }
@@ -310,7 +310,7 @@ fn a_runtime_is_shut_down_with_requests_in_flight() {
         drop(runtime);
         assert_eq!(Arc::strong_count(&kept), 1, "every task is gone");
     }
-    // What was not cancelled in time ends with the pipe, and gives the file back.
+    // Reads that were not cancelled in time end with the pipe, and return the file.
     drop(writer);
     let mut file = file;
     while let Err(still) = file.into_std() {

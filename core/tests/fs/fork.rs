@@ -1,4 +1,4 @@
-//! The child of a fork: everything of its parent's fails, and nothing hangs.
+//! The child of a fork: all operations of its parent's fail, and nothing hangs.
 #![allow(unsafe_code, clippy::single_range_in_vec_init)]
 
 use std::future::Future;
@@ -10,7 +10,8 @@ use uringlet::fs::{BufResult, Coalesce, File};
 
 use crate::{file_of, pipe};
 
-/// Runs `child` in a child that ends after 30 seconds in any case, and gives its exit status.
+/// Runs `child` in a child process that ends after 30 seconds in any case, and returns its exit
+/// status.
 pub(crate) fn in_child(child: impl FnOnce() -> Option<i32>) -> i32 {
     // SAFETY: the child calls what glibc keeps usable in one, and ends without unwinding.
     let pid = unsafe { libc::fork() };
@@ -79,7 +80,7 @@ fn in_a_child_operations_fail_with_their_buffers_and_nothing_hangs() {
         if !is_invalid(&lazy.wait()) || !is_invalid(&file.write_at([1], 0).wait()) {
             return Some(5);
         }
-        // What it opens itself is its own.
+        // Files that the child opens are its own.
         let Ok(own) = File::open(&path).wait() else { return Some(6) };
         let BufResult(result, buffer) = own.read_at(vec![0u8; 100], 0).forced_async().wait();
         if result.is_err() || buffer != data[..100] {
@@ -100,7 +101,7 @@ fn in_a_child_operations_fail_with_their_buffers_and_nothing_hangs() {
     });
     assert_eq!(status, 0, "the step that failed");
 
-    // The parent's are as they were.
+    // The parent's operations are unchanged.
     let (polled, waited, dropped, cancelled, lazy, ranges) = ours.take().unwrap();
     writer.write_all(b"abcdefghijklmnopqrst").unwrap();
     for read in [polled, waited, dropped, cancelled] {
@@ -136,7 +137,7 @@ fn children_are_made_while_requests_come_and_go() {
                         drop(read);
                         continue;
                     }
-                    // One that had ended before is as it was.
+                    // A read that had ended before is unchanged.
                     let output = read.wait();
                     if !is_invalid(&output) && output.0.is_err() {
                         return Some(1);

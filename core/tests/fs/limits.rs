@@ -1,4 +1,4 @@
-//! What is in flight at a time, what stands in line, and what a hit costs.
+//! The limits on operations in flight, the line, and the cost of a hit.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -50,7 +50,7 @@ impl Wake for Count {
     }
 }
 
-/// A file in memory that is read by the first poll, if this kernel and file system let it be.
+/// A file in memory that the first poll reads, if this kernel and file system allow it.
 pub(crate) fn hot(name: &str) -> Option<(tempfile::NamedTempFile, File)> {
     let (named, _) = file_of(64 << 10);
     let file = File::open(named.path()).wait().unwrap();
@@ -75,7 +75,7 @@ fn a_hit_allocates_nothing_and_wakes_nobody() {
         let before = ALLOCATIONS.get();
         let mut read = file.read_at(buffer, at * 512);
         let Poll::Ready(output) = Pin::new(&mut read).poll(&mut context) else {
-            // The page has left memory, or it is the turn of others.
+            // The page has left memory, or the read was deferred.
             (_, buffer) = read.wait().unwrap();
             continue;
         };
@@ -113,7 +113,7 @@ fn a_loop_of_hits_lets_others_run() {
     assert!(polls >= READS / 200, "{polls} polls");
 }
 
-/// All in one task, whose executor comes around only when the task has nothing more to do.
+/// All in one task, whose executor runs others only when the task is pending.
 #[test]
 fn many_hits_in_one_task_let_others_run() {
     const READS: usize = 10_000;
@@ -144,7 +144,7 @@ fn resident() -> usize {
 #[test]
 fn a_hundred_thousand_are_in_flight_within_a_kilobyte_each() {
     const ALL: usize = 100_000;
-    /// The engine looks at everything that waits for one pipe.
+    /// The engine checks everything that waits for one pipe.
     const IN_FLIGHT: usize = 256;
     let (reader, mut writer) = pipe();
     let fs = Fs::builder().in_flight(IN_FLIGHT as u32).build().unwrap();
@@ -174,7 +174,7 @@ fn limits_hold_and_what_stands_in_line_goes_in_order() {
     let file = File::from(reader);
     let small: Vec<_> = (0..10).map(|_| file.read_at([0u8; 1], 0).on(&fs).submit()).collect();
     assert_eq!(fs.in_flight(), (4, 6));
-    // What is withdrawn leaves the line, from the middle too.
+    // Withdrawn operations leave the line, also from its middle.
     let mut small = small;
     drop(small.remove(7));
     assert_eq!(fs.in_flight(), (4, 5));
@@ -185,7 +185,7 @@ fn limits_hold_and_what_stands_in_line_goes_in_order() {
     while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
     }
-    // By bytes: the one that reaches the limit goes, and the next ones stand in line.
+    // By bytes: the read that reaches the limit goes, and the next ones are queued.
     let large: Vec<_> = (0..5).map(|_| file.read_at([0u8; 1200], 0).submit()).collect();
     assert_eq!(fs.in_flight(), (3, 2));
     for read in large {
@@ -204,7 +204,7 @@ fn limits_hold_and_what_stands_in_line_goes_in_order() {
     assert_eq!(other.wait().unwrap().1, *b"c");
 }
 
-/// Ends within a minute, or the test fails.
+/// The operation ends within a minute, or the test fails.
 pub(crate) fn in_time<O: Operation>(what: &str, operation: Op<O>) -> O::Output {
     operation.timeout(Duration::from_secs(60)).wait().unwrap_or_else(|_| panic!("{what} is stuck"))
 }
@@ -245,7 +245,7 @@ fn a_request_that_is_withdrawn_passes_the_next_one_on() {
         while fs.in_flight() != (0, 0) {
             std::thread::yield_now();
         }
-        // Nothing with bytes has room until this one goes.
+        // No operation with bytes has room until this one ends.
         let full = File::from(reader).read_at(vec![0u8; LIMIT], 0).on(&fs).submit();
         let large: Vec<_> =
             (0..withdrawn).map(|_| file.read_at(vec![0; 2 * LIMIT], 0).submit()).collect();

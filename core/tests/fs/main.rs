@@ -1,4 +1,4 @@
-//! Files that are awaited: what `uringlet::fs` promises, on five executors.
+//! Awaited files: the promises of `uringlet::fs`, on five executors.
 
 mod any_range;
 mod basics;
@@ -25,13 +25,13 @@ mod storms;
 mod vectored;
 mod wakers;
 
-/// Past the capturing of a passed test's output: skipped must not look like passed.
+/// Prints past the test harness's capture: a skipped test must not look like a passed one.
 fn skipped(name: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
-/// A file of this many bytes, each of them known.
+/// A file of this many known bytes.
 fn file_of(length: usize) -> (tempfile::NamedTempFile, Vec<u8>) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let data: Vec<u8> = (0..length).map(|at| (at / 7 % 251) as u8).collect();

@@ -41,7 +41,7 @@ fn a_pool_lends_so_many_buffers_in_order_and_gets_them_back() {
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
     assert!(pool.try_take().is_none(), "it is the first one's who waits");
     assert!(Pin::new(&mut waiting[1]).poll(&mut context).is_pending());
-    // The thread that goes leaves it to the next.
+    // The dropped future leaves its place to the next.
     drop(waiting.remove(0));
     let Poll::Ready(mut third) = Pin::new(&mut waiting[0]).poll(&mut context) else { panic!() };
     third.resize(10);
@@ -60,7 +60,7 @@ fn a_pools_buffers_come_back_from_requests_that_were_dropped() {
         drop(stream.read_at(pool.try_take().unwrap(), 0).on(&fs).submit());
     }
     drop(writer);
-    // A request that was begun when it was dropped ends with the pipe.
+    // A dropped request that had begun ends with the pipe.
     let taken: Vec<_> = (0..4).map(|_| pollster::block_on(pool.take())).collect();
     assert!(pool.try_take().is_none());
     drop(taken);
@@ -129,7 +129,7 @@ fn ranges_of_a_direct_file_are_widened_read_and_cut() {
         return skipped(name, "no direct I/O here");
     };
     let apart = Coalesce { gap: 0, max: 0 };
-    // One to a few blocks, from the beginning of the file to its odd end.
+    // One to a few blocks, from the beginning of the file to its unaligned end.
     let bounds = [0, 1, 10, 511, 512, 4095, 4096, 4097, 65_536, LENGTH - 1, LENGTH];
     let all = bounds.iter().flat_map(|&start| bounds.map(|end| start..end));
     let ranges: Vec<_> = all.filter(|range| range.start <= range.end).collect();
@@ -200,7 +200,7 @@ fn a_task_that_reads_ranges_is_woken_once_and_may_go_at_any_time() {
     }
 }
 
-/// A number of zeros, in pages that nobody touches: they take no room.
+/// Zeros in pages that are never touched: they take no memory.
 struct Zeros(std::ptr::NonNull<u8>, usize);
 
 // SAFETY: a mapping of its own.

@@ -1,4 +1,4 @@
-//! Operations on names do what those of the standard library do.
+//! Operations on names do the same as those of the standard library.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -8,7 +8,7 @@ use uringlet::fs;
 
 use crate::limits::in_time;
 
-/// Directories, files and links that a path may lead through.
+/// Directories, files and links for a path.
 fn furnish(folder: &Path) {
     std::fs::create_dir(folder.join("there")).unwrap();
     std::fs::write(folder.join("file"), "").unwrap();
@@ -71,7 +71,7 @@ fn a_copy_has_the_permissions_that_one_by_std_has() {
             std::fs::remove_file(&from).unwrap();
         }
     }
-    // What is no regular file keeps its own.
+    // A target that is no regular file keeps its own permissions.
     set(&from, 0o640);
     let before = mode(Path::new("/dev/null"));
     in_time("copy", fs::copy(&from, "/dev/null")).unwrap();

@@ -1,5 +1,4 @@
-//! What was begun is over: opens that are cancelled, files that are drained, an `Fs` that is shut
-//! down.
+//! The end of operations: cancelled opens, drained files, an `Fs` that is shut down.
 #![allow(unsafe_code)]
 
 use std::future::Future as _;
@@ -31,7 +30,7 @@ fn count(what: &str) -> usize {
     std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count()
 }
 
-/// In a child of its own, whose descriptors and threads nobody else makes.
+/// In a child process, where nothing else makes descriptors and threads.
 #[test]
 fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";
@@ -43,7 +42,7 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
         return assert!(status.unwrap().success());
     }
     let folder = tempfile::tempdir().unwrap();
-    // Of readers alone or of writers alone none finds the other side.
+    // With readers only or writers only, none finds the other side.
     let fifos = ["readers", "writers"].map(|name| folder.path().join(name));
     fifos.iter().for_each(|fifo| make_fifo(fifo));
     let (descriptors, threads) = (count("fd"), count("task"));
@@ -80,7 +79,7 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
     }
     fs.shutdown(LONG).wait().unwrap();
     drop(fs);
-    // Idle workers end after a while, and so does the thread of the deadlines.
+    // Idle workers end after a while, and so does the thread for deadlines.
     while count("fd") > descriptors || count("task") > threads {
         std::thread::yield_now();
     }
@@ -89,7 +88,7 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
 #[test]
 fn an_open_of_a_fifo_ends_when_it_is_given_up_or_when_its_other_side_comes() {
     let folder = tempfile::tempdir().unwrap();
-    // What was given up may have its FIFO for a moment longer.
+    // A cancelled open may have its FIFO for a moment longer.
     let new_fifo = |name: String| {
         let fifo = folder.path().join(name);
         make_fifo(&fifo);
@@ -136,7 +135,7 @@ fn a_file_is_drained_when_its_operations_are_over_however_they_ended() {
             }
             file.drain(LONG).await.unwrap();
             let kept = file.write_at(vec![7; 10], 0).submit();
-            // That one is over, though nobody has taken its result.
+            // That operation has ended, though nobody has taken its result.
             file.drain(LONG).await.unwrap();
             drop(alive);
             assert_eq!(kept.await.unwrap().0, 10);
@@ -172,13 +171,13 @@ fn what_never_ends_is_waited_for_only_so_long() {
     });
     let error = fs.shutdown(short).wait().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    // Nothing begins any more, be it in memory or not.
+    // Nothing begins any more, in memory or not.
     for read in [regular.read_at(vec![0; 10], 0), regular.read_at(vec![0; 10], 0).forced_async()] {
         let BufResult(result, buffer) = read.wait();
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ESHUTDOWN));
         assert_eq!(buffer, [0; 10]);
     }
-    // What was begun ends, and that is all.
+    // Operations that had begun end, and nothing else happens.
     drop(writer);
     fs.shutdown(LONG).wait().unwrap();
     assert_eq!(read.wait().unwrap().0, 0);
@@ -236,7 +235,7 @@ fn a_shutdown_ends_after_a_storm_with_faults() {
         assert_eq!(alive.count(), 0, "seed {seed}");
         let mut file = file;
         while let Err(still) = file.into_std() {
-            // A thread that has ended an operation is about to let go of it.
+            // A thread that has ended an operation is about to drop it.
             file = still;
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! A file system that loses what was not brought to the disk, and files that are replaced on it.
+//! A file system that loses data that was not synced, and files that are replaced on it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,13 +18,13 @@ use crate::skipped;
 mod wire;
 use wire::*;
 
-/// Small, so that a file is several writes.
+/// Small, so that a file takes several writes.
 const WRITE_MAX: u32 = 4096;
 
 type Bytes = Arc<Vec<u8>>;
 type Names = BTreeMap<Vec<u8>, u64>;
 
-/// A file: what it holds, and what of that is on the disk.
+/// A file: its content, and the part that is on the disk.
 #[derive(Debug, Default)]
 struct Node {
     now: Bytes,
@@ -32,24 +32,23 @@ struct Node {
     mode: u32,
 }
 
-/// The file system: one folder. A crash may undo what was not synced, and does not have to.
+/// The file system: one folder. A crash may undo unsynced changes, but need not.
 #[derive(Debug, Default)]
 struct Folder {
     nodes: BTreeMap<u64, Node>,
     names: Names,
     synced: Names,
     last: u64,
-    /// What the file named `file` may hold after a crash.
+    /// The allowed contents of the file named `file` after a crash.
     legal: Vec<Bytes>,
-    /// Crashes after which it would hold something else, or something else would be there.
+    /// Crashes that would leave another content, or other files.
     faults: Vec<String>,
     /// A request that fails: its opcode and errno.
     refused: Option<(u32, i32)>,
 }
 
 impl Folder {
-    /// What is there if the power goes now: the names that were changed are on the disk or not, and
-    /// so is the data.
+    /// The state after a crash now: changed names are on the disk or not, and so is the data.
     fn crashed(&self, has_names: bool, has_data: bool) -> BTreeMap<&[u8], &Bytes> {
         let names = if has_names { &self.names } else { &self.synced };
         let content = |node| {
@@ -70,7 +69,7 @@ impl Folder {
         .map(|(what, names, data)| (what, self.crashed(names, data)))
     }
 
-    /// Notes the crashes that would not leave what is legal.
+    /// Notes the crashes that would leave a forbidden state.
     fn look(&mut self, opcode: u32) {
         if self.legal.is_empty() {
             return;
@@ -87,8 +86,7 @@ impl Folder {
         self.faults.extend(faults);
     }
 
-    /// What is there after every crash: `None` if that is not the same, or there is more than the
-    /// file.
+    /// The content after every crash: `None` if crashes differ, or if there are other files.
     fn settled(&self) -> Option<Bytes> {
         let mut crashes = self.crashes().map(|(_, found)| found);
         let first = crashes.next()?;
@@ -107,7 +105,7 @@ impl Folder {
         }
     }
 
-    /// Does what is asked: the answer, or an errno.
+    /// Serves a request: the answer, or an errno.
     fn serve(&mut self, request: &Request) -> Result<Body, i32> {
         if let Some((_, errno)) = self.refused.take_if(|(opcode, _)| *opcode == request.opcode()) {
             return Err(errno);
@@ -179,13 +177,13 @@ impl Folder {
     }
 }
 
-/// Two names, each with a NUL behind it; the second one may be missing.
+/// Two names, each with a NUL after it; the second one may be missing.
 fn names(bytes: &[u8]) -> (&[u8], &[u8]) {
     let mut parts = bytes.split(|&byte| byte == 0);
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// Where the file system is served, until it is dropped.
+/// The server of the file system, until it is dropped.
 struct Disk {
     folder: Arc<Mutex<Folder>>,
     path: PathBuf,
@@ -194,7 +192,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None`, with a word on that, if none can be mounted here.
+    /// `None`, with a message, if none can be mounted here.
     fn start(test: &str) -> Option<Self> {
         let folder = Arc::<Mutex<Folder>>::default();
         let served = Arc::clone(&folder);
@@ -227,7 +225,7 @@ impl Disk {
         self.path.join("file")
     }
 
-    /// From now on, one of these is what a crash may leave.
+    /// From now on, a crash may leave one of these.
     fn allow(&self, legal: [&[u8]; 2]) {
         let legal = legal.map(|bytes| Bytes::new(bytes.to_vec()));
         self.folder.lock().unwrap().legal = legal.to_vec();
@@ -237,8 +235,7 @@ impl Disk {
         self.folder.lock().unwrap().refused = Some((opcode, errno));
     }
 
-    /// What every crash leaves by now. None was able to leave anything else since it was told what
-    /// is legal.
+    /// The content that every crash leaves now. No crash could have left a forbidden state.
     fn settled(&self, what: &str) -> Vec<u8> {
         let folder = self.folder.lock().unwrap();
         assert!(folder.faults.is_empty(), "{what}: {:?}", folder.faults);
@@ -270,7 +267,7 @@ impl Drop for Disk {
     }
 }
 
-/// No two of them are alike: neither in length nor in content.
+/// All differ in length and content.
 fn content(number: usize) -> Vec<u8> {
     (0..1 + number * 17 % 20_000).map(|at| (at + number) as u8).collect()
 }
@@ -315,7 +312,7 @@ fn whatever_a_power_cut_leaves_of_a_replacement_that_is_given_up_is_old_or_new()
                 let (old, new) = (disk.settled("before"), content(number));
                 disk.allow([&old, &new]);
                 let replace = fs::replace(disk.file(), new.clone()).on(&own).submit();
-                // At another moment each time, counted in questions to the file system.
+                // At another moment each time, counted in requests to the file system.
                 for _ in 0..number % 10 {
                     std::fs::metadata(disk.file()).unwrap();
                 }
@@ -373,7 +370,7 @@ fn a_replacement_that_the_file_system_refuses_leaves_the_old_file_alone() {
     assert!(disk.settled("again") == content(1));
 }
 
-/// The file system is no easier than a disk: each step that is left out is found.
+/// The file system is as strict as a disk: each missing step is found.
 #[test]
 fn a_replacement_that_leaves_out_a_step_is_found_by_a_power_cut() {
     use std::io::Write as _;
@@ -399,7 +396,7 @@ fn a_replacement_that_leaves_out_a_step_is_found_by_a_power_cut() {
     let rename = |path: &Path| std::fs::rename(&staged, path);
     // In place.
     assert!(found(&|path| write(path)?.sync_all().and_then(|()| sync_folder())).0);
-    // No fsync of the file, one that comes late, and no fsync of the folder.
+    // No fsync of the file, a late one, and no fsync of the folder.
     assert!(
         found(&|path| write(&staged).and_then(|_| rename(path)).and_then(|()| sync_folder())).0
     );

@@ -1,4 +1,4 @@
-//! Files that are replaced: the old or the new content, and nothing beside it.
+//! Files that are replaced: the old or the new content, and no file beside it.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -103,8 +103,8 @@ fn a_replacement_that_the_engine_refuses_has_not_happened() {
     assert_eq!(names(folder.path()), ["file"]);
 }
 
-/// A child replaces the file again and again, and is killed at any moment. `URINGLET_STORM` of a
-/// hundred thousand are a thousand kills; by default it is a hundred.
+/// A child replaces the file repeatedly, and is killed at any moment. `URINGLET_STORM` of a hundred
+/// thousand means a thousand kills; the default is a hundred.
 #[test]
 fn a_file_has_its_old_or_its_new_content_when_its_writer_is_killed() {
     use std::io::BufRead as _;

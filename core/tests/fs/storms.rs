@@ -1,6 +1,6 @@
 //! Operations that are dropped at every poll and in every state, on every executor.
 //!
-//! `URINGLET_STORM` sets the number of operations, 100,000 by default.
+//! `URINGLET_STORM` is the number of operations, 100,000 by default.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use uringlet::fs::{File, Fs, Op, Operation};
 use crate::executors::{ALL, Executor};
 use crate::file_of;
 
-/// Buffers that are alive.
+/// The number of live buffers.
 #[derive(Clone, Default)]
 pub(crate) struct Alive(Arc<AtomicUsize>);
 
@@ -25,8 +25,8 @@ impl Alive {
     }
 }
 
-/// A buffer that is counted, and filled with a pattern when it goes: a request that still used it
-/// would be found with it, and the address sanitizer would see it.
+/// A buffer that is counted, and filled with a pattern when it is dropped. A request that still
+/// used it would be found, and the address sanitizer would see it.
 struct Counted {
     bytes: Box<[u8]>,
     alive: Alive,
@@ -153,7 +153,7 @@ fn run(executor: Executor, fs: &Fs, operations: usize) {
             futures::future::join_all(these).await;
         }
     });
-    // What was dropped ends by itself; the file comes back with the last request, and nothing
+    // Dropped operations end by themselves; the file returns with the last request, and nothing
     // leaks.
     let mut file = file;
     while let Err(still) = file.into_std() {
@@ -168,7 +168,7 @@ fn run(executor: Executor, fs: &Fs, operations: usize) {
 #[test]
 fn operations_dropped_in_every_state_leave_nothing_behind_on_any_executor() {
     let each = storm() / ALL.len() / 2;
-    // Room for everything, and room for next to nothing: most of them stand in line.
+    // Room for everything, and almost no room: most of them are queued.
     let wide = Fs::builder().build().unwrap();
     let narrow = Fs::builder().in_flight(3).bytes_in_flight(2048).build().unwrap();
     Executor::each(|executor| {

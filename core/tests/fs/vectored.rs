@@ -1,5 +1,5 @@
-//! Several buffers in one call, ranges as they come, holes, and streams of files that are open for
-//! direct I/O.
+//! Several buffers in one call, ranges as they become ready, holes, and streams of files that are
+//! open for direct I/O.
 
 use uringlet::fs::{BufResult, Coalesce, File};
 

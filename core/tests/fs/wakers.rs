@@ -1,4 +1,4 @@
-//! Who is woken, how often, and what a file tells of where its requests run.
+//! Which tasks are woken, how often, and the explanation of a file's lanes.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ fn a_file_explains_where_its_requests_run() {
     let explained = file.explain().unwrap();
     assert_eq!((explained.reads.name, explained.writes.name), ("inline", "ordered"));
     assert_eq!((&explained.choice, explained.inline_max), (&fs.choice(), 100));
-    // As text, it says all of that.
+    // The text has all of that.
     let text = explained.to_string();
     let (choice, most) = (explained.choice.to_string(), explained.inline_max.to_string());
     let lanes = [explained.reads.to_string(), explained.writes.to_string()];
@@ -32,7 +32,7 @@ fn a_file_explains_where_its_requests_run() {
     assert_eq!(explained.reads.name, "stream");
 }
 
-/// Counts how often it is cloned.
+/// Counts its clones.
 struct Clones(Arc<AtomicUsize>);
 
 mod clones {
@@ -74,7 +74,7 @@ fn a_waker_is_cloned_once_however_often_its_operation_is_polled() {
         for _ in 0..3 {
             assert!(Pin::new(&mut read).poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        // One that was replaced is gone, and cloned again if it comes back.
+        // A waker that was replaced is dropped, and cloned again if it is used again.
         assert_eq!(Arc::strong_count(&clones.0), 3);
     }
     assert_eq!(first.0.load(Ordering::SeqCst) + second.0.load(Ordering::SeqCst), 3);
@@ -82,8 +82,8 @@ fn a_waker_is_cloned_once_however_often_its_operation_is_polled() {
     assert_eq!((Arc::strong_count(&first.0), Arc::strong_count(&second.0)), (1, 1));
 }
 
-/// Tasks that are polled again and again, by wakers that change: each is woken at most once, by
-/// its last one.
+/// Tasks that are polled repeatedly, with changing wakers: each is woken at most once, by its last
+/// one.
 #[test]
 fn a_task_is_woken_once_by_its_last_waker() {
     let (named, _) = file_of(1 << 20);
@@ -116,7 +116,7 @@ fn a_task_is_woken_once_by_its_last_waker() {
             assert!(woken <= 1, "woken {woken} times");
         }
     };
-    // Each in a thread of its own, whose budget is not used up: no read is put off.
+    // Each in a thread of its own, whose budget is not used up: no read is deferred.
     for number in 0..300 {
         std::thread::scope(|scope| _ = scope.spawn(|| round(number)));
     }

@@ -1,4 +1,4 @@
-/* O_APPEND writes land in the order in which they were submitted. */
+/* O_APPEND writes take place in the order in which they were submitted. */
 #include "common.h"
 
 #define N 64

@@ -1,4 +1,4 @@
-/* io_cancel: a request that waits, and all those that cannot be cancelled. */
+/* io_cancel: a request that waits, and all requests that cannot be cancelled. */
 #include "common.h"
 
 int main(void)
@@ -75,7 +75,7 @@ int main(void)
     answer("cancel with the right key", io_cancel(ctx, &iocb, &event));
     reap(ctx, 1, &event);
 
-    /* The block is looked up by address only: what stands in it meanwhile does not matter. */
+    /* The block is looked up by address only: its present content does not matter. */
     io_prep_poll(&iocb, ends[0], POLLIN);
     answer("submit a poll and wipe its block", submit1(ctx, &iocb));
     memset(&iocb, 0, sizeof iocb);
@@ -95,7 +95,7 @@ int main(void)
     say("eventfd count", "%llu", (unsigned long long)value);
     reap(ctx, 1, &event);
 
-    /* In flight for real: the answer of the first, and that every one still completes. */
+    /* Really in flight: the answer of the first, and that each of them still completes. */
     int direct = reopen(fd, O_RDWR | O_DIRECT);
     if (direct >= 0) {
         static struct iocb many[32];

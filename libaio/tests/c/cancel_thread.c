@@ -1,4 +1,4 @@
-/* pthread_cancel of threads that wait: no place to end them, as natively, and no harm to the
+/* pthread_cancel of waiting threads: no cancellation point, as natively, and no harm to the
  * context. */
 #include "common.h"
 
@@ -41,7 +41,7 @@ static void *wait_for_it(void *argument)
     return NULL;
 }
 
-/* close(2) is a place to end. */
+/* close(2) is a cancellation point. */
 static void *close_it(void *argument)
 {
     struct waiter *me = argument;
@@ -110,8 +110,8 @@ int main(void)
         snprintf(name, sizeof name, "%s, a read afterwards", hows[how]);
         request(ctx, name, &reads[0]);
 
-        /* A thread that is cancelled already when it comes, with work to be done in its wait; the
-         * first direct requests of a context have it make what the engine needs for them. */
+        /* A thread that is already cancelled, with work to be done in its wait. The first direct
+         * requests of a context have it make what the engine needs for them. */
         io_context_t fresh = setup(16);
         struct waiter late = {.ctx = fresh, .how = how, .min = 2, .held = 1};
         io_prep_pread(&reads[0], direct >= 0 ? direct : fd, buf, PAGE, 0);

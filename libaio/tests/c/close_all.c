@@ -1,5 +1,5 @@
-/* A program that closes every descriptor it does not know, as a daemon does, and gets their numbers
- * back. */
+/* A program that closes every unknown descriptor, as a daemon does, and gets their numbers
+ * again. */
 #include "common.h"
 
 enum { BUFFERED = 10, DIRECT, PIPE_OUT, PIPE_IN, EVENTS, KEPT_END };
@@ -8,7 +8,7 @@ enum { BUFFERED = 10, DIRECT, PIPE_OUT, PIPE_IN, EVENTS, KEPT_END };
 static unsigned char *buf;
 static int direct;
 
-/* Through everything that may need a descriptor of its own: reads of both kinds, one alone, a poll,
+/* Uses everything that may need a descriptor of its own: reads of both kinds, one alone, a poll,
  * a read of a pipe, an eventfd. */
 static int work(io_context_t ctx)
 {
@@ -28,7 +28,7 @@ static int work(io_context_t ctx)
     memset(buf, 0, 3 * EACH * PAGE);
     if (io_submit(ctx, 3 * EACH, list) != 3 * EACH)
         die("submit");
-    /* The eventfd alone has to tell of its requests. */
+    /* Only the eventfd signals its requests. */
     struct pollfd wait = {EVENTS, POLLIN, 0};
     while (count < EACH) {
         uint64_t more;
@@ -121,7 +121,7 @@ int main(void)
     direct = other >= 0;
     if (pipe(ends))
         die("pipe");
-    /* Out of the way first. */
+    /* First moves these numbers out of the way. */
     int counter = eventfd(0, 0),
         spare[] = {fcntl(fd, F_DUPFD, 100),
                    direct ? fcntl(other, F_DUPFD, 100) : fcntl(fd, F_DUPFD, 100),
@@ -157,8 +157,7 @@ int main(void)
                 yes(name, event.obj == &poll && event.res == POLLIN);
                 close(KEPT_END);
             }
-            /* What is free is the program's: its numbers are not written to, read from, or
-             * closed. */
+            /* Free numbers are the program's: they must not be written to, read from, or closed. */
             int mine[64], touched = 0, done = 0;
             for (int i = 0; i < 64; i++)
                 if ((mine[i] = eventfd(7, EFD_NONBLOCK)) < 0)
@@ -180,7 +179,7 @@ int main(void)
         answer(name, io_destroy(ctx));
     }
 
-    /* The whole ceremony, in a child. */
+    /* The whole sequence, in a child. */
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {

@@ -32,7 +32,7 @@ static void round_trip(io_context_t ctx, int base, int flags, const char *kind)
         }
         if (io_submit(ctx, N, list) != N)
             die("submit");
-        /* Odd rounds: the number is closed. Even ones: it means another file from here on. */
+        /* Odd rounds: the number is closed. Even ones: it names another file from here on. */
         if (round % 2)
             close(fd);
         else if (dup2(other_file, fd) != fd)

@@ -1,4 +1,5 @@
-/* What the differential programs share beyond answers.h: the ring, one request at a time. */
+/* The common part of the differential programs beside answers.h: the ring, one request at a
+ * time. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -23,8 +24,8 @@ UNUSED static int is_original(void)
     return expected && !strcmp(expected, "original");
 }
 
-/* The original's contexts count against a limit of the machine (aio-max-nr), which programs beside
- * this one use up for moments. Ours never meet it. */
+/* The original's contexts count against a limit of the machine (aio-max-nr), which other
+ * programs exhaust for moments. The drop-in's never reach it. */
 UNUSED static int set_up(int events, io_context_t *ctx)
 {
     for (int tries = 0;; tries++) {
@@ -49,7 +50,7 @@ UNUSED static int submit1(io_context_t ctx, struct iocb *iocb)
     return io_submit(ctx, 1, &iocb);
 }
 
-/* Exactly `n` events within 20 s, or the program is at an end. */
+/* Reaps exactly `n` events within 20 s, or ends the program. */
 UNUSED static void reap(io_context_t ctx, long n, struct io_event *events)
 {
     for (long got = 0; got < n;) {
@@ -63,7 +64,7 @@ UNUSED static void reap(io_context_t ctx, long n, struct io_event *events)
     }
 }
 
-/* Submits one request, reaps it, says what became of it. */
+/* Submits one request, reaps it, and prints its result. */
 UNUSED static long request(io_context_t ctx, const char *name, struct iocb *iocb)
 {
     static uintptr_t tag = 0x5eed;
@@ -81,7 +82,7 @@ UNUSED static long request(io_context_t ctx, const char *name, struct iocb *iocb
     return res;
 }
 
-/* Events in the ring at this moment. */
+/* The number of events in the ring. */
 UNUSED static unsigned ready(io_context_t ctx)
 {
     struct ring *ring = (struct ring *)ctx;

@@ -1,4 +1,4 @@
-/* io_destroy with somebody waiting and with requests in flight. */
+/* io_destroy with a waiting thread and with requests in flight. */
 #include "common.h"
 
 struct waiter {
@@ -67,7 +67,7 @@ int main(void)
     if (write(ends[1], "x", 1) != 1)
         die("write");
 
-    /* What was accepted is done when io_destroy is back: its buffers may be freed. */
+    /* Accepted requests have ended when io_destroy returns: their buffers may be freed. */
     int direct = reopen(fd, O_RDWR | O_DIRECT);
     for (int kind = 0; kind < 2; kind++) {
         int file = kind ? direct : fd, done = 0, undone = 0;
@@ -103,7 +103,7 @@ int main(void)
             done, done + undone);
     }
 
-    /* Unreaped events are no hindrance. */
+    /* Unreaped events do not matter. */
     ctx = setup(8);
     unsigned char buf[512];
     struct iocb iocb;

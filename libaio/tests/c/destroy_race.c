@@ -1,5 +1,5 @@
-/* io_destroy while other threads submit and reap: each call has one of two answers, and afterwards
- * nobody touches a buffer. */
+/* io_destroy while other threads submit and reap: each call has one of two answers, and
+ * afterwards no buffer is used. */
 #include "common.h"
 
 #define ROUNDS 60

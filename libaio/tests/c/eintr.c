@@ -1,4 +1,4 @@
-/* io_getevents and signals: interrupted when nothing is there, on the thread that waits. */
+/* io_getevents and signals: interrupted if there are no events, on the waiting thread. */
 #include "common.h"
 
 static volatile sig_atomic_t handled, elsewhere;
@@ -93,7 +93,7 @@ int main(void)
         answer(name, got);
     }
 
-    /* Reads go on under a storm of signals, and none of them sees it. */
+    /* Reads go on under a storm of signals, and none of them is affected. */
     struct itimerval storm = {{0, 200}, {0, 200}};
     setitimer(ITIMER_REAL, &storm, NULL);
     static struct iocb many[64];

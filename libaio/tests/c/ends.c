@@ -1,4 +1,4 @@
-/* A request holds its file, however the descriptor ends that the program has named it by. */
+/* A request holds its file, however the program's descriptor is closed. */
 #include "common.h"
 #include <dirent.h>
 #include <linux/close_range.h>
@@ -24,7 +24,7 @@ static void by_freopen(int other)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", other);
-    /* Of a socket there is no such path, and the stream is closed. */
+    /* A socket has no such path, and the stream is closed. */
     (void)!freopen(path, "r+", fdopen(NUMBER, "r+"));
 }
 
@@ -44,7 +44,7 @@ static const struct {
     {"freopen", by_freopen},
 };
 
-/* The number stands for `fd`'s file, and for nothing else `fd` is needed. */
+/* The number names `fd`'s file, and `fd` is not needed any more. */
 static void takes(int fd)
 {
     if (dup2(fd, NUMBER) != NUMBER)
@@ -111,7 +111,7 @@ static void polls(io_context_t ctx, const char *way, void (*end)(int))
     snprintf(name, sizeof name, "%s, the old peer's write", way);
     answer(name, write(old[1], "old", 3));
     reap(ctx, 1, &event);
-    /* The kernel tells of more than was asked for. */
+    /* The kernel reports more events than were asked for. */
     snprintf(name, sizeof name, "%s, the poll then", way);
     answer(name, (long)event.res & POLLIN);
     close(NUMBER);
@@ -126,7 +126,7 @@ int main(void)
         writes(ctx, ways[i].name, ways[i].end);
         polls(ctx, ways[i].name, ways[i].end);
     }
-    /* A folder is written back, and closed by its stream. */
+    /* A folder is synced, and closed by its stream. */
     const char *where = getenv("TMPDIR");
     DIR *folder = opendir(where ? where : "/tmp");
     struct iocb sync;

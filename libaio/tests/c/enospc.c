@@ -1,4 +1,4 @@
-/* A full file system: ENOSPC for who writes, nothing for who reads. Needs a mount of its own. */
+/* A full file system: ENOSPC for writes, no error for reads. Needs a mount of its own. */
 #include "common.h"
 #include <sys/mount.h>
 

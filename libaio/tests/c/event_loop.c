@@ -1,5 +1,5 @@
-/* Event loops: direct requests told by an eventfd, and threads that wait for that in poll, select
- * or epoll. Each completion counts once, and is in the ring when the call comes back. */
+/* Event loops: direct requests signalled by an eventfd, and threads that wait for it in poll,
+ * select or epoll. Each completion counts once, and is in the ring when the call returns. */
 #include "common.h"
 #include <setjmp.h>
 #include <sys/epoll.h>
@@ -54,7 +54,7 @@ static void end(struct loop *loop)
     close(loop->epoll);
 }
 
-/* Waits for the eventfd, for as long as it takes, or `ms`. */
+/* Waits for the eventfd, without end or `ms` milliseconds. */
 static int await(struct loop *loop, int ms)
 {
     struct pollfd set = {loop->counter, POLLIN, 0};
@@ -100,7 +100,7 @@ static void read_at(struct loop *loop, int i, long long offset)
         die("io_submit");
 }
 
-/* What the eventfd has counted. */
+/* The count of the eventfd. */
 static long counted(int counter)
 {
     uint64_t value;
@@ -119,7 +119,7 @@ static void take(io_context_t ctx, long n)
             die("a read: %s", code((long)events[i].res));
 }
 
-/* As many requests as `depth` in flight, one submitted for each that ends. */
+/* Keeps `depth` requests in flight, and submits one for each that ends. */
 static void rounds(struct loop *loop, int depth, const char *when)
 {
     long ended = 0, begun = 0, early = 0;
@@ -225,7 +225,7 @@ static void signals(struct loop *loop)
     yes("the set stays", FD_ISSET(loop->counter, &bits));
     say("handled in all", "%d", (int)handled);
     sigprocmask(SIG_UNBLOCK, &blocked, NULL);
-    /* Again and again: the first may come before the call. */
+    /* Repeated, because the first signal may come before the call. */
     struct itimerval timer = {{0, 20000}, {0, 20000}}, off = {{0, 0}, {0, 0}};
     setitimer(ITIMER_REAL, &timer, NULL);
     answer("poll, and a timer", poll(&set, 1, -1) < 0 ? -errno : 0);
@@ -299,7 +299,7 @@ static void several(void)
 static struct loop shared;
 static long taken;
 
-/* Waits, and takes what has ended; it submits another one for each, if it is told to. */
+/* Waits, and takes events; submits another request for each, if it is told to. */
 static void *works(void *submits)
 {
     for (;;) {
@@ -401,7 +401,7 @@ static void cancelled(void)
     end(&loop);
 }
 
-/* Where blocks are allocated, the kernel does not take a write without waiting. */
+/* Where blocks are allocated, the kernel does not accept a write without waiting. */
 static void holes(void)
 {
     struct loop loop;
@@ -423,7 +423,7 @@ static void holes(void)
     end(&loop);
 }
 
-/* What a request with a vector answers, in a loop: of a refused one, the errno. */
+/* The result of a request with a vector, in a loop: if it is refused, the errno. */
 static long answers(struct loop *loop, struct iocb *iocb)
 {
     struct io_event event;
@@ -437,7 +437,7 @@ static long answers(struct loop *loop, struct iocb *iocb)
     return (long)event.res;
 }
 
-/* Vectors on the program's stack, as it were: each is another thing when its submit is over. */
+/* Vectors as on the program's stack: each has changed when its submit returns. */
 static void vectors(void)
 {
     struct loop loop;

@@ -100,7 +100,7 @@ int main(void)
     if (read(watch, &value, sizeof value) != sizeof value)
         die("eventfd");
 
-    /* And another one under that number is not counted up. */
+    /* And another file under that number is not counted up. */
     char byte;
     if (read(ends[0], &byte, 1) != 1)
         die("read");

@@ -1,5 +1,5 @@
-/* IOCB_FLAG_RESFD where the counter is full, or nearly: a notification does not block, and the
- * event comes all the same. The kernel's signal reaches the last value, which poll reports as an
+/* IOCB_FLAG_RESFD if the counter is full, or nearly. A notification does not block, and the
+ * event comes nevertheless. The kernel's signal reaches the last value, which poll reports as an
  * error; a write reaches the one before it. */
 #include "common.h"
 
@@ -8,7 +8,7 @@
 static io_context_t ctx;
 static const char *kind;
 static int fd;
-/* What was read last. */
+/* The last value that was read. */
 static uint64_t last;
 
 static void name_it(char *name, const char *what)
@@ -16,7 +16,7 @@ static void name_it(char *name, const char *what)
     snprintf(name, 96, "[io_submit eventfd] %s, %s", kind, what);
 }
 
-/* Reads of `n` pages in one submit; true if all events came, and were right. */
+/* Reads `n` pages in one submit; true if all events came, and were right. */
 static int reads(int n, const int *counters)
 {
     static unsigned char buf[8 * PAGE] __attribute__((aligned(PAGE)));
@@ -37,7 +37,7 @@ static int reads(int n, const int *counters)
     return right == n;
 }
 
-/* What a counter has counted, without a read. */
+/* The count of an eventfd, without a read. */
 static uint64_t count_of(int counter)
 {
     char path[64], line[256];
@@ -51,8 +51,8 @@ static uint64_t count_of(int counter)
     return value;
 }
 
-/* Reads a counter, and says what it has counted as far as a write gets, and what poll said of it.
- * An event may be there just before its count. */
+/* Reads a counter, and prints its count as far as a write gets, and poll's answer. An event may
+ * be there just before its count. */
 static void say_count(const char *what, int counter, uint64_t least)
 {
     for (int i = 0; i < 20000 && count_of(counter) < least; i++)
@@ -106,7 +106,7 @@ static void kinds(int flags)
     say(name, "%llx", (unsigned long long)last);
     with(counter, "empty again", 0, 1);
 
-    /* More of them than a few. */
+    /* More than a few of them. */
     for (int i = 0; i < 8; i++)
         if ((many[i] = eventfd(0, flags)) < 0 || write(many[i], &full, sizeof full) != sizeof full)
             die("eventfd");

@@ -89,7 +89,7 @@ int main(void)
         die("prlimit");
     writes("below RLIMIT_FSIZE", cut, buf, PAGE, 2 * PAGE);
     writes("over RLIMIT_FSIZE", cut, buf, 2 * PAGE, 2 * PAGE);
-    /* Up to here the signal has its default action: a write of a part raises none. */
+    /* Up to here the signal has its default action: a partial write raises none. */
     signal(SIGXFSZ, SIG_IGN);
     writes("behind RLIMIT_FSIZE", cut, buf, PAGE, 3 * PAGE);
     limit.soft = (unsigned long)-1;
@@ -113,7 +113,7 @@ int main(void)
         say("direct", "cannot open: %s", code(direct));
     }
 
-    /* One bad among many: all the others complete. */
+    /* One bad request among many: all the others complete. */
     static struct iocb many[32];
     struct iocb *list[32];
     static struct io_event events[32];

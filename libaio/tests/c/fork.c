@@ -38,7 +38,8 @@ static void inherited(io_context_t ctx)
     answer("child, destroy again", io_destroy(ctx));
 }
 
-/* libaio looks into the ring before it asks the kernel, which alone knows whose the context is. */
+/* libaio checks the ring before it asks the kernel, and only the kernel knows whose context it
+ * is. */
 static void in_words(const char *what, long value)
 {
     char name[128];

@@ -1,5 +1,4 @@
-/* Children of a process whose threads are in the midst of everything: no lock of theirs is in the
- * way. */
+/* Children of a process whose threads are busy: no lock of theirs blocks the children. */
 #include "common.h"
 
 #define THREADS 3
@@ -59,7 +58,7 @@ int main(void)
         pid_t pid = fork();
         if (pid == 0) {
             int right = round_trip(buf);
-            /* A child of the child, which has no threads of its own but ours. */
+            /* A child of the child, which has only the library's threads. */
             pid_t second = right && i % 10 == 0 ? fork() : -1;
             int status = 0;
             if (second == 0)

@@ -1,4 +1,4 @@
-/* FSYNC and FDSYNC: on what they work, and which fields must be empty. */
+/* FSYNC and FDSYNC: on which files they work, and which fields must be empty. */
 #include "common.h"
 
 int main(void)
@@ -47,7 +47,7 @@ int main(void)
         die("eventfd");
     say("eventfd count", "%llu", (unsigned long long)fired);
 
-    /* Together with the writes that it follows. */
+    /* Together with earlier writes. */
     static unsigned char buf[8][PAGE];
     struct iocb iocbs[9], *list[9];
     struct io_event events[9];

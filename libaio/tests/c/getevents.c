@@ -22,7 +22,7 @@ static void handler(int signal)
     (void)signal;
 }
 
-/* What no context ever was, but can be read: the original looks for its magic there. */
+/* Readable memory that never was a context: the original looks for its magic there. */
 static _Alignas(8) char no_ring[64];
 
 int main(void)
@@ -46,7 +46,7 @@ int main(void)
     yes("that took 200 ms", took >= 0.2 && took < 5);
     answer("empty, min 8, 200 ms", io_getevents(ctx, 8, 8, events, &fifth));
     answer("empty, to NULL, 200 ms", io_getevents(ctx, 1, 1, NULL, &fifth));
-    /* A negative time is forever: only the alarm ends it. */
+    /* A negative time means no timeout: only the alarm ends it. */
     struct timespec past = {-1, 0}, odd = {-1, 1100000000}, negative = {0, -1};
     struct sigaction action = {.sa_handler = handler};
     struct itimerval timer = {{0, 20000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
@@ -105,7 +105,7 @@ int main(void)
     have(ctx, fd, 4);
     answer("4 there, nr LONG_MAX", io_getevents(ctx, 4, LONG_MAX, events, NULL));
 
-    /* Each once, whatever the portions. */
+    /* Each once, in portions of any size. */
     int seen = 0;
     have(ctx, fd, 16);
     for (int portion = 1, left = 16; left > 0; portion = portion % 3 + 1) {

@@ -1,4 +1,4 @@
-/* What a call is told to look at lies in a page that was good once, and is unmapped since. */
+/* The memory of a call's arguments was accessible once, and is unmapped now. */
 #include "common.h"
 
 static void *page(void)

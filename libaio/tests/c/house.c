@@ -1,5 +1,5 @@
-/* In another program's house: all descriptors closed behind the library's back, exit with requests
- * in flight. */
+/* In a foreign program: all descriptors closed without the library's knowledge, exit with
+ * requests in flight. */
 #include "common.h"
 
 static void in_flight(int fd, int leave_by_exit)
@@ -63,8 +63,8 @@ int main(void)
     }
     answer("submit of 16 after that", io_submit(ctx, 16, list));
     reap(ctx, 16, events);
-    /* Numbers that the library may have had belong to the program: nobody writes to them or closes
-     * them. */
+    /* Numbers that the library may have had belong to the program: nothing may write to them or
+     * close them. */
     int counters[32], touched = 0;
     for (int i = 0; i < 32; i++)
         counters[i] = eventfd(0, EFD_NONBLOCK);

@@ -1,4 +1,4 @@
-/* A signal handler leaves io_getevents by a jump: the context goes on, and can be destroyed. */
+/* A signal handler leaves io_getevents by a jump: the context still works, and can be destroyed. */
 #include "common.h"
 #include <setjmp.h>
 

@@ -1,4 +1,4 @@
-/* Nothing is left behind by many contexts, many children, many programs started: counted in
+/* Many contexts, many children and many started programs leave nothing behind: counted in
  * /proc/self. */
 #include "common.h"
 
@@ -15,14 +15,14 @@ static long mappings(void)
     return n;
 }
 
-/* Says which call of a cycle went wrong. */
+/* Prints which call of a cycle has failed. */
 static int went_wrong(const char *call, int i, long ret)
 {
     fprintf(stderr, "cycle %d: %s gave %ld\n", i, call, ret);
     return 0;
 }
 
-/* With a read now and then, so that threads and kernel contexts behind it exist at all. */
+/* With a read now and then, so that threads and kernel contexts are made at all. */
 static int cycle(int i)
 {
     struct iocb iocb;
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     long contexts = fewer_for_the_original(10000), at_once = fewer_for_the_original(500);
     for (int i = 0; i < 100; i++)
         cycle(i);
-    /* What the C library's malloc keeps of the most that there ever was is no leak. */
+    /* Memory that the C library's malloc keeps from the maximum is no leak. */
     all_at_once(at_once);
     long descriptors = open_descriptors(), maps = mappings(), memory = status("VmRSS:"),
          size = status("VmSize:");
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     yes("descriptors, after many at once", open_descriptors() - descriptors <= 2);
     yes("memory in use, after many at once", status("VmRSS:") - memory <= 8 << 10);
 
-    /* Children that end, with a request of the parent's in flight each time. */
+    /* Children that end, each with a request of the parent's in flight. */
     static struct iocb iocb;
     struct io_event event;
     int exited = 0;

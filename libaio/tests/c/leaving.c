@@ -1,5 +1,5 @@
-/* Buffered writes that are submitted, and a process that leaves in every way there is: they are in
- * the file. */
+/* Submitted buffered writes, and a process that leaves in every possible way: they are in the
+ * file. */
 #include "common.h"
 #include <pty.h>
 #include <spawn.h>
@@ -51,7 +51,7 @@ static void ended(pid_t pid)
         die("status %x", status);
 }
 
-/* Ends well if a child, which looks into the file that was just written to, finds all. */
+/* Succeeds if a child, which reads the file that was just written to, finds everything. */
 static void by_child(pid_t pid)
 {
     int status;
@@ -158,7 +158,7 @@ static void by_handler(void)
 static void by_kill(void) { kill(getpid(), SIGKILL); }
 static void by_reading(void) { _exit(written()); }
 
-/* The last one leaves whatever the thread is at: it ends, and nothing more is asked. */
+/* The last child leaves whatever the thread is doing: it ends, and nothing else is checked. */
 static void at_any_moment(void)
 {
     static struct iocb iocb;
@@ -259,7 +259,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < COUNT(ways); i++) {
         if (ftruncate(fd, 0))
             die("ftruncate");
-        /* Blocks that are there: writing to them does not sleep. The rest is appended. */
+        /* Existing blocks: writing to them does not sleep. The rest is appended. */
         static unsigned char zeros[BLOCKS / 2 * PAGE];
         if (pwrite(fd, zeros, sizeof zeros, 0) != sizeof zeros)
             die("pwrite");

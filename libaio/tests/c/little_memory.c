@@ -1,4 +1,4 @@
-/* Where hardly any memory is free, calls are refused, and the process lives on. */
+/* If almost no memory is free, calls are refused, and the process survives. */
 #include "common.h"
 #include "../support/little_memory.h"
 
@@ -12,7 +12,7 @@ static int is_known(int got)
     return got == -ENOMEM || got == -EAGAIN;
 }
 
-/* Next to nothing, some, and what is just enough for some large reservation. */
+/* Almost none, some, and just enough for some large reservation. */
 static long room(int step)
 {
     if (step < 24)
@@ -22,8 +22,8 @@ static long room(int step)
     return (step < 60 ? 64L : 256L) * MIB + step % 12 * 512L * KIB;
 }
 
-/* Contexts as long as there is room for them, and reads with each. The original's are fewer than
- * the machine's limit (aio-max-nr), which counts the programs beside this one too. */
+/* Contexts as long as there is room for them, and reads with each. The original's are limited by
+ * the machine (aio-max-nr), and other programs count, too. */
 static int use(int entries)
 {
     static io_context_t many[8];

@@ -1,5 +1,5 @@
-/* The pages of a ring moved elsewhere by mremap(2): the kernel's context follows, ours stays
- * refused. */
+/* The pages of a ring moved elsewhere by mremap(2): the kernel's context follows, the drop-in's
+ * stays refused. */
 #include "common.h"
 
 int main(void)

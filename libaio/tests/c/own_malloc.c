@@ -1,5 +1,5 @@
-/* A program with an allocator of its own, which makes system calls by number and is used from the
- * first instruction on. */
+/* A program with an allocator of its own, which makes system calls by number and is used from
+ * the first instruction on. */
 #include "common.h"
 #include "../support/own_malloc.h"
 
@@ -30,7 +30,7 @@ int main(void)
         }
     }
     say("right", "%ld", right);
-    /* Requests take no memory. */
+    /* Requests allocate nothing. */
     yes("under one allocation in 64 requests", allocations() * 64 < right - before);
     answer("destroy", io_destroy(ctx));
     yes("it was used", calls > 0);

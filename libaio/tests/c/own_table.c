@@ -1,5 +1,5 @@
-/* Threads with a table of descriptors of their own: by a number they read what it stands for there,
- * or they are refused. */
+/* Threads with a descriptor table of their own: they read the file that a number names there, or
+ * they are refused. */
 #include "common.h"
 #include "../support/own_table.h"
 

@@ -1,4 +1,4 @@
-/* io_submit in part: up to the first bad request, up to the room that there is. */
+/* io_submit in part: up to the first bad request, or up to the available room. */
 #include "common.h"
 
 #define MANY 1000
@@ -73,7 +73,7 @@ static void fill(int size, int at_once)
     close(ends[1]);
 }
 
-/* Finished requests that nobody has reaped keep their room. */
+/* Finished requests that were not reaped keep their room. */
 static void unreaped(void)
 {
     static unsigned char buf[512];

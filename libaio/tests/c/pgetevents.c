@@ -42,7 +42,7 @@ int main(void)
     answer("NULL context", io_pgetevents(NULL, 1, 1, events, &fifth, &none));
     answer("mask at a bad address", io_pgetevents(ctx, 1, 1, events, &fifth, UNMAPPED));
 
-    /* Blocked and pending: delivered only where the mask lets it through. */
+    /* Blocked and pending: delivered only if the mask allows it. */
     sigprocmask(SIG_BLOCK, &usr1, NULL);
     raise(SIGUSR1);
     answer("pending, no mask, 200 ms", io_pgetevents(ctx, 1, 4, events, &fifth, NULL));
@@ -61,7 +61,7 @@ int main(void)
     answer("pending, empty mask, forever", io_pgetevents(ctx, 1, 4, events, NULL, &none));
     say("handled, forever", "%d", (int)handled);
 
-    /* Events that are there go first. */
+    /* Existing events come first. */
     handled = 0;
     io_prep_pread(&iocb, fd, buf, PAGE, 0);
     answer("submit", submit1(ctx, &iocb));

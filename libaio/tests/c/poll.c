@@ -1,8 +1,8 @@
-/* POLL: ready at once, later, never; what it reports, and which fields must be empty. */
+/* POLL: ready at once, later, never; the reported events, and which fields must be empty. */
 #include "common.h"
 
-/* What was asked for. The kernel sometimes says more (POLLRDNORM beside POLLIN), depending on how
- * it came to know. */
+/* The requested events. The kernel sometimes reports more (POLLRDNORM beside POLLIN), depending
+ * on how it learned of them. */
 static void mask(const char *name, const struct io_event *event, short asked)
 {
     if ((long)event->res < 0)
@@ -82,8 +82,8 @@ int main(void)
     if (read(ends[0], &byte, 1) != 1)
         die("read");
 
-    /* A request holds its file: closing the number changes nothing. What holds it meanwhile may go
-     * later than its answer comes. */
+    /* A request holds its file: closing the number changes nothing. The duplicate that holds it
+     * may be closed later than its answer comes. */
     int before = open_descriptors(), copy = dup(ends[0]);
     io_prep_poll(&iocb, copy, POLLIN);
     answer("on a copy of the descriptor", submit1(ctx, &iocb));
@@ -95,7 +95,7 @@ int main(void)
     if (read(ends[0], &byte, 1) != 1)
         die("read");
 
-    /* Nor does another file under it, which is ready. */
+    /* Nor does another, ready file under that number. */
     int loud = eventfd(1, EFD_NONBLOCK), numbers[3];
     static struct iocb several[3];
     struct iocb *list[3];
@@ -122,7 +122,7 @@ int main(void)
     for (int i = 0; i < 3; i++)
         close(numbers[i]);
     close(loud);
-    /* The last who held the file lets it go. */
+    /* The last holder closes the file. */
     for (int i = 0; i < 20000 && open_descriptors() > before; i++)
         usleep(1000);
     say("descriptors left", "%d", open_descriptors() - before);

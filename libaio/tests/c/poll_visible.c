@@ -1,5 +1,5 @@
-/* A buffered request that does not sleep is there for the very next io_getevents, even one that may
- * not wait. */
+/* A buffered request that does not sleep is complete for the very next io_getevents, even
+ * without a timeout. */
 #include "common.h"
 
 #define ROUNDS 200
@@ -30,8 +30,8 @@ static void rounds(io_context_t ctx, const char *kind, int write, int batch,
         if (got < batch)
             reap(ctx, batch - (got > 0 ? got : 0), events);
     }
-    /* On a busy machine a thread may lose its CPU in the midst of a batch, for so long that it
-     * seems to sleep. */
+    /* On a busy machine a thread may lose its CPU during a batch, for so long that it seems to
+     * sleep. */
     if (visible >= ROUNDS - ROUNDS / 20)
         say(kind, "there");
     else

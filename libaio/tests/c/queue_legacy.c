@@ -1,4 +1,4 @@
-/* io_queue_*: the old face of the library, with callbacks. */
+/* io_queue_*: the old interface of the library, with callbacks. */
 #include "common.h"
 
 extern int io_queue_wait(io_context_t ctx, struct timespec *timeout);
@@ -94,7 +94,7 @@ int main(void)
     say("callbacks", "%d, right %d", calls, right);
     answer("run afterwards", io_queue_run(ctx));
 
-    /* What does not sleep is done when the very next run looks. */
+    /* Requests that do not sleep have ended at the very next run. */
     calls = 0;
     answer("submit of 8 once more", io_submit(ctx, 8, list));
     answer("run at once", io_queue_run(ctx));
@@ -109,7 +109,7 @@ int main(void)
         io_queue_run(ctx);
         usleep(1000);
     }
-    /* A callback that ends its thread, in the midst of the call. */
+    /* A callback that ends its thread, during the call. */
     struct iocb last;
     pthread_t thread;
     io_prep_pread(&last, fd, buf[0], PAGE, 0);

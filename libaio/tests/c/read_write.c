@@ -1,4 +1,4 @@
-/* PREAD and PWRITE: what is moved, counts, ends of files, other kinds of descriptor. */
+/* PREAD and PWRITE: data, counts, ends of files, other kinds of descriptor. */
 #include "common.h"
 
 #define BLOCKS 16

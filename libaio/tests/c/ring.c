@@ -1,4 +1,4 @@
-/* The ring behind an io_context_t, reaped by hand: as fio does it, and as QEMU does it. */
+/* The ring of an io_context_t, reaped by hand: as fio does it, and as QEMU does it. */
 #include "common.h"
 
 #define DEPTH 16
@@ -63,7 +63,7 @@ static void report(struct job *job, struct ring *ring, const char *kind)
     say(name, "%u", ready((io_context_t)ring));
 }
 
-/* Copies what is there one by one, and stores head with release after each. */
+/* Copies events one by one, and stores the head with release after each. */
 static void like_fio(io_context_t ctx, int fd, const char *kind)
 {
     struct job job = {.buf = pages(DEPTH * PAGE), .fd = fd, .counter = -1};
@@ -83,7 +83,7 @@ static void like_fio(io_context_t ctx, int fd, const char *kind)
     report(&job, ring, kind);
 }
 
-/* Sleeps on the eventfd alone, takes all that is there, and never calls io_getevents. */
+/* Sleeps on the eventfd alone, takes all events, and never calls io_getevents. */
 static void like_qemu(io_context_t ctx, int fd, const char *kind)
 {
     struct job job = {.buf = pages(DEPTH * PAGE), .fd = fd, .counter = eventfd(0, EFD_NONBLOCK)};
@@ -131,7 +131,7 @@ int main(void)
     like_fio(ctx, fd, "fio's way, buffered");
     if (direct >= 0)
         like_fio(ctx, direct, "fio's way, direct");
-    /* The library sees what was taken by hand. */
+    /* The library sees which events were taken by hand. */
     struct io_event events[DEPTH];
     struct timespec zero = {0, 0};
     answer("io_getevents afterwards", io_getevents(ctx, 0, DEPTH, events, &zero));
@@ -147,7 +147,7 @@ int main(void)
         like_qemu(ctx, direct, "QEMU's way, direct");
     answer("destroy without any io_getevents", io_destroy(ctx));
 
-    /* By turns: one by hand, one by call. */
+    /* In turn: one by hand, one by call. */
     ctx = setup(4);
     struct ring *ring = (struct ring *)ctx;
     int by_hand = 0, by_call = 0;

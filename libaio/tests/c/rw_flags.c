@@ -1,4 +1,4 @@
-/* aio_rw_flags: RWF_* on reads and writes, and where they are refused. */
+/* aio_rw_flags: RWF_* on reads and writes, and when they are refused. */
 #include "common.h"
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Writes to streams that write(2) would not wait with, although poll(2) does not call the stream
+/* Writes to streams for which write(2) would not wait, although poll(2) does not call the stream
  * writable. The other end reads only afterwards. */
 #include "common.h"
 

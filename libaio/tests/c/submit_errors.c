@@ -1,4 +1,4 @@
-/* io_submit: everything that it refuses, and what it lets through. */
+/* io_submit: everything that it refuses, and what it accepts. */
 #include "common.h"
 
 int main(void)
@@ -52,7 +52,7 @@ int main(void)
     request(ctx, "reqprio of an unknown class", &iocb);
     iocb.aio_reqprio = 1 << 13 | 4;
     request(ctx, "reqprio realtime", &iocb);
-    /* Without the right to it. A child has a context of its own. */
+    /* Without the permission for it. A child has a context of its own. */
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
@@ -82,7 +82,7 @@ int main(void)
     request(ctx, "key given", &iocb);
     say("key after submit", "%u", iocb.key);
 
-    /* A short buffer for the block itself: only its own 64 bytes are looked at. */
+    /* A short buffer for the block itself: only its 64 bytes are read. */
     unsigned char *edge = last_page();
     struct iocb *at_edge = (struct iocb *)(edge + PAGE - sizeof iocb);
     *at_edge = good;

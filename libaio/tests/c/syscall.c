@@ -1,10 +1,10 @@
-/* The calls by number, through libc's syscall(): the same contexts, answers in errno, other numbers
- * untouched. */
+/* The calls by number, through libc's syscall(): the same contexts, errors in errno, other
+ * numbers untouched. */
 #include "common.h"
 
 static const long kept = 4711;
 
-/* Success leaves errno alone. */
+/* Success preserves errno. */
 static long by_number(long value)
 {
     if (value < 0)
@@ -105,7 +105,7 @@ static void errors(int fd)
     iocb.aio_lio_opcode = 4711;
     answer("submit of an unknown opcode", submit_by_number(ctx, 1, &list));
 
-    /* Unlike libaio's function, the call looks at all of its arguments. */
+    /* Unlike libaio's function, the call checks all of its arguments. */
     answer("min above nr, no time", get_by_number(ctx, 2, 1, events, &zero));
     answer("min -1, no time", get_by_number(ctx, -1, 1, events, &zero));
     answer("nr -1, no time", get_by_number(ctx, 0, -1, events, &zero));

@@ -103,7 +103,7 @@ int main(void)
     io_prep_preadv(&iocb, ends[0], iov, 8, 0);
     request(ctx, "readv of an empty pipe without waiting", &iocb);
 
-    /* The vector may be overwritten as soon as io_submit is back. */
+    /* The vector may be overwritten as soon as io_submit has returned. */
     struct io_event events[16];
     struct iovec reused[64];
     int fresh = temp_file(64 * PAGE), right = 0;

@@ -1,5 +1,5 @@
-/* Children that share the memory: what they close before they become another program is not the
- * parent's. */
+/* Children that share the memory: descriptors that they close before they execute another
+ * program stay open in the parent. */
 #include "common.h"
 #include <spawn.h>
 
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
             die("submit");
         pid_t pid = vfork();
         if (pid == 0) {
-            /* As a shell or a server does it. */
+            /* As in a shell or a server. */
             if (i % 2)
                 close_range(3, ~0u, 0);
             else
@@ -79,8 +79,8 @@ int main(int argc, char **argv)
     }
     say("and 50 by posix_spawn", "%d", ended);
     say("reads after", "%d", reads(ctx));
-    /* What the children have closed is in use here still. A second poll, which fires, has the
-     * waiter of the first look again. */
+    /* Descriptors that the children have closed are still in use here. A second poll, which
+     * fires, makes the waiter check the first again. */
     close(ends[0]);
     io_prep_poll(&other_poll, others[0], POLLIN);
     answer("another poll", submit1(ctx, &other_poll));

@@ -1,6 +1,6 @@
-/* What contexts take of the host's fs.aio-max-nr, once they have handed direct reads to the kernel,
- * and how many there can be with few descriptors. Other programs make contexts meanwhile: the
- * figure that some looks agree on counts. */
+/* The use of the host's fs.aio-max-nr by contexts after direct reads went to the kernel, and the
+ * number of contexts with few descriptors. Other programs make contexts meanwhile: a figure
+ * counts if some readings agree. */
 #include "../c/common.h"
 #include <sys/resource.h>
 

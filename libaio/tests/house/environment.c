@@ -1,4 +1,4 @@
-/* One read, so that it can be seen from its result what the library was told. */
+/* One read, whose result shows the library's settings. */
 #include "../support/environment.h"
 #include <libaio.h>
 

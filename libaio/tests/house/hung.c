@@ -37,7 +37,7 @@ static struct iocb *next(int opcode, size_t offset)
     return &request->iocb;
 }
 
-/* Two reads, a write and an fsync, of nothing that was asked for before. */
+/* Submits two reads, a write and an fsync, at places that were not used before. */
 static void submit(io_context_t ctx)
 {
     struct iocb *list[] = {
@@ -65,7 +65,7 @@ static long collect(io_context_t ctx, long min, struct timespec *timeout)
     return got;
 }
 
-/* Reaps everything, once each. */
+/* Reaps all events, once each. */
 static void collect_all(io_context_t ctx)
 {
     int left = 0;
@@ -135,7 +135,7 @@ static void read_local(io_context_t ctx)
     fd = hung;
 }
 
-/* Reads of another file, each told by an eventfd that this thread polls. */
+/* Reads of another file, each signalled by an eventfd that this thread polls. */
 static void poll_local(io_context_t ctx)
 {
     int hung = fd, counter = eventfd(0, EFD_NONBLOCK), plain = temp_file(4 * PAGE);
@@ -196,7 +196,7 @@ static void steps(io_context_t ctx)
     check();
 }
 
-/* What it waits for is right, and no buffer is written to after it. */
+/* Its requests have the right results, and no buffer is written to after it. */
 static void destroy(io_context_t ctx)
 {
     submit(ctx);

@@ -1,5 +1,5 @@
-/* A thousand contexts that live at the same time: each reads in turn, all read together, and some
- * are waited for by threads of their own. Says how many threads the process has had at most. */
+/* A thousand contexts at the same time: each reads in turn, all read together, and threads wait
+ * for some. Prints the maximum number of threads in the process. */
 #include "../c/common.h"
 #include <sys/resource.h>
 
@@ -88,7 +88,7 @@ int main(void)
     count_threads();
     for (int i = 0; i < MANY; i++)
         io_destroy(contexts[i]);
-    /* 64 workers, 64 threads of the C library, and some that look after these. */
+    /* 64 workers, 64 threads of the C library, and some that manage these. */
     if (most_threads > 140)
         die("%ld threads", most_threads);
     yes("few threads", 1);

@@ -1,4 +1,4 @@
-/* Writes through three contexts, the last one in a child, and says what came of each write. */
+/* Writes through three contexts, the last one in a child, and prints the result of each write. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* unload LIBRARY: loads and unloads it while threads of its are about; then uses it anew. */
+/* unload LIBRARY: loads and unloads it while its threads are running; then uses it again. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
         CHECK(threads());
         CHECK(destroy(ctx) == 0);
         CHECK(dlclose(library) == 0);
-        /* They look for work, and end, in code of the library. */
+        /* The threads look for work, and end, in code of the library. */
         for (int i = 0; threads(); i++) {
             CHECK(i < 2000);
             usleep(10000);

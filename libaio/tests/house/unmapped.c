@@ -1,12 +1,12 @@
-/* Buffers that are unmapped while their requests are in flight: what is mapped afterwards is not
- * written to. */
+/* Buffers that are unmapped while their requests are in flight: later mappings are not written
+ * to. */
 #include "../support/answers.h"
 #include <libaio.h>
 
 #define HOLES 32
 #define CONTEXTS 96
 
-/* As long as things that the library could map: threads' stacks, requests, rings. */
+/* The lengths of things that the library could map: threads' stacks, requests, rings. */
 static const size_t sizes[] = {
     1 << 20, 264 << 10, 256 << 10, 320 << 10, 260 << 10, 128 << 10, 64 << 10, 16 << 10,
 };
@@ -50,7 +50,7 @@ int main(void)
             die("pipe");
         (void)fcntl(ends[i][1], F_SETPIPE_SZ, (int)size);
         buffers[i] = pages(size);
-        /* Not beside the next one. */
+        /* Not adjacent to the next one. */
         pages(PAGE);
         io_prep_pread(list, ends[i][0], buffers[i], size, 0);
         if (io_submit(ctx, 1, &list) != 1)

@@ -1,4 +1,4 @@
-//! Which answers cover which case.
+//! The answers that cover each case.
 
 use super::super::machinery::matrix::Covers;
 

@@ -1,4 +1,4 @@
-//! The cases of each function, for the matrix in the README, and what cannot be tested.
+//! The cases of each function, for the matrix in the README, and cases that cannot be tested.
 
 use super::machinery::matrix::{Function, Matrix, Untested};
 use covers::COVERS;
@@ -8,7 +8,7 @@ mod covers;
 pub const MATRIX: Matrix =
     Matrix { functions: FUNCTIONS, unsuffixed: &[], untested: UNTESTED, covers: COVERS };
 
-/// Success, each errno of the manual page, notifications, and what else can be told apart.
+/// Success, each errno of the manual page, notifications, and other distinguishable cases.
 const FUNCTIONS: &[Function] = &[
     (
         "io_setup",

@@ -37,8 +37,7 @@
 #define PAGE 4096
 #define SKIP 77
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-/* An address that is in nobody's mapping (hidden from the compiler), and one that belongs to the
- * kernel. */
+/* An address that nothing maps (hidden from the compiler), and one that belongs to the kernel. */
 #define UNMAPPED ((void *)unmapped)
 #define KERNEL_ADDRESS ((void *)-PAGE)
 
@@ -93,7 +92,8 @@ UNUSED __attribute__((format(printf, 2, 3))) static void say(const char *name, c
     va_end(list);
 }
 
-/* A count as a number, an error by its name. Two buffers, so that two fit into one line. */
+/* A count as a number, an error by its name. There are two buffers, so that two fit into one
+ * line. */
 UNUSED static const char *code(long value)
 {
     static __thread char text[2][32];
@@ -148,7 +148,7 @@ UNUSED static int holds(const unsigned char *buf, size_t n, size_t offset)
     return 1;
 }
 
-/* The same file once more, with other flags; a negative errno where that is refused. */
+/* Opens the same file with other flags; a negative errno if that is refused. */
 UNUSED static int reopen(int fd, int flags)
 {
     char path[64];
@@ -157,8 +157,8 @@ UNUSED static int reopen(int fd, int flags)
     return other < 0 ? -errno : other;
 }
 
-/* The same under a number that no file of this process has had: nothing can be known about it yet.
- */
+/* Opens the same file under a number that no file of this process has had: nothing can be known
+   about it yet. */
 UNUSED static int unseen(int fd)
 {
     static int next = 100;
@@ -179,7 +179,8 @@ UNUSED static void *pages(size_t n)
     return at;
 }
 
-/* One usable page with one behind it that is not (unmapped, it could become somebody else's). */
+/* One accessible page with an inaccessible one after it (if that were unmapped, something else
+ * could be mapped there). */
 UNUSED static unsigned char *last_page(void)
 {
     unsigned char *at = pages(2 * PAGE);
@@ -195,7 +196,7 @@ UNUSED static double now(void)
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
-/* One CPU only: the kernel hands out request slots in batches per CPU. */
+/* One CPU only: the kernel gives out request slots in batches per CPU. */
 UNUSED static void stay_on_one_cpu(void)
 {
     cpu_set_t set;
@@ -237,7 +238,7 @@ UNUSED static int open_descriptors(void)
     return n;
 }
 
-/* A figure of /proc/self/status, as it stands there: sizes in KiB. */
+/* A figure of /proc/self/status, unchanged: sizes in KiB. */
 UNUSED static long status(const char *what)
 {
     char line[256];
@@ -251,7 +252,7 @@ UNUSED static long status(const char *what)
     return value;
 }
 
-/* The same once it is no more than `bound`: threads that are on their way out may take a moment. */
+/* The same once it is no more than `bound`: ending threads may take a moment. */
 UNUSED static long settled(const char *what, long bound)
 {
     long value;
@@ -260,7 +261,7 @@ UNUSED static long settled(const char *what, long bound)
     return value;
 }
 
-/* How often, unless the environment says otherwise. */
+/* A number of repetitions from the environment, or the default. */
 UNUSED static long number(const char *variable, long otherwise)
 {
     const char *text = getenv(variable);

@@ -1,7 +1,7 @@
 //! The same C program on the original library and on a drop-in: equal answers expected.
 //!
-//! Each program prints `name: answer` lines. Where an answer differs on purpose, the suite's table
-//! says so and why; an entry that does not occur (any more) is a failure too.
+//! Each program prints `name: answer` lines. The suite's table lists intended differences with
+//! their reasons; an entry that no longer occurs is a failure, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -15,21 +15,21 @@ pub mod matrix;
 const SECONDS_MAX: &str = "300";
 /// A program's exit status for "cannot be tested here"; the reason is on its stderr.
 const SKIPPED: i32 = 77;
-/// exit status of timeout(1), and of what it had to kill.
+/// The exit status of timeout(1), and of a program that it had to kill.
 const TIMED_OUT: [i32; 2] = [124, 137];
 
-/// Does a difference show on every run?
+/// Does a difference occur on every run?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occurs {
-    /// Yes: if it does not, the entry is stale.
+    /// Yes: if it does not occur, the entry is out of date.
     #[allow(dead_code, reason = "which kinds a table uses changes with its library")]
     Always,
-    /// It depends on who is faster.
+    /// It depends on timing.
     #[allow(dead_code, reason = "which kinds a table uses changes with its library")]
     May,
 }
 
-/// A line that the drop-in answers otherwise, on purpose.
+/// A line with an intended difference.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference {
     pub program: &'static str,
@@ -52,16 +52,16 @@ pub const fn differs(
 /// One way to build every program.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
-    /// What this build appends to the names of the functions that a program calls.
+    /// The suffix of this build for the names of the functions that a program calls.
     pub suffix: &'static str,
     /// For the C compiler.
     pub flags: &'static [&'static str],
 }
 
-/// The programs of a drop-in, and what is expected of them.
+/// The programs of a drop-in, and the expected differences.
 #[derive(Debug)]
 pub struct Suite {
-    /// The drop-in, as a file.
+    /// The file of the drop-in.
     pub library: fn() -> PathBuf,
     /// The environment variable that tells programs which library to find.
     pub expected: &'static str,
@@ -74,7 +74,7 @@ pub struct Suite {
     pub differences: &'static [Difference],
 }
 
-/// An answer, its name, and what it covers: function and case.
+/// An answer, its name, and the function and case that it covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     name: String,
@@ -107,10 +107,10 @@ enum Run {
     Failed { lines: Vec<Line>, why: String },
 }
 
-/// What became of one program in one build.
+/// The result of one program in one build.
 #[derive(Clone, Debug)]
 enum Outcome {
-    /// Equal, but for the differences of the table.
+    /// Equal, except for the differences of the table.
     AsExpected(Vec<Line>),
     Skipped(String),
     Failed(String),
@@ -142,7 +142,7 @@ impl Suite {
         }
     }
 
-    /// The sources and the table fit the list of programs.
+    /// The sources and the table match the list of programs.
     pub fn check_list(&self) {
         let found: BTreeSet<String> = self
             .sources()
@@ -189,7 +189,7 @@ impl Suite {
             }
             Run::Failed { lines, why } => {
                 let mut complaint = format!("{label} on {}: {why}\n", library.display());
-                // Lines that it did not come to are no news.
+                // Lines that the program did not reach do not count.
                 let reached = &original[..lines.len().min(original.len())];
                 for line in differing(reached, &lines, name, &[]) {
                     complaint.push_str(&line);
@@ -234,7 +234,7 @@ impl Suite {
         program
     }
 
-    /// Runs a program within its time, in a folder of its own that it has to leave empty.
+    /// Runs a program with a time limit, in a folder of its own that it has to leave empty.
     fn run(&self, program: &Path, preload: Option<&Path>, engine: Option<&str>) -> Run {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let mut command = Command::new("timeout");
@@ -256,7 +256,7 @@ impl Suite {
     }
 }
 
-/// What is not equal and not in the table, and what is in the table and does not occur.
+/// Differences that are not in the table, and entries of the table that do not occur.
 fn differing(original: &[Line], ours: &[Line], name: &str, table: &[Difference]) -> Vec<String> {
     let mut complaints = Vec::new();
     let table: Vec<_> = table.iter().filter(|entry| entry.program == name).collect();
@@ -293,7 +293,7 @@ fn differing(original: &[Line], ours: &[Line], name: &str, table: &[Difference])
     complaints
 }
 
-/// Past the capturing of a passed test's output: skipped must not look like passed.
+/// Prints past the test harness's capture: a skipped test must not look like a passed one.
 fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
@@ -309,7 +309,7 @@ fn judge(output: &Output, left: usize) -> Run {
         }
         Some(0) if left > 0 => format!("left {left} files behind"),
         Some(0) if lines.is_empty() => "printed nothing".to_owned(),
-        // Neither a program nor a library in its house prints what nobody asked for.
+        // A library inside a program must not print anything.
         Some(0) if !stderr.is_empty() => format!("complains: {stderr}"),
         Some(0) => return Run::Finished(lines),
         _ => format!("{}\n{stderr}", output.status),

@@ -1,5 +1,5 @@
-/* What the programs about the environment share: what the loader says, and an environment that is
- * gone. */
+/* The common part of the programs about the environment: the loader's view, and clearing the
+ * environment. */
 #ifndef ENVIRONMENT_H
 #define ENVIRONMENT_H
 
@@ -8,7 +8,7 @@
 
 extern char **environ;
 
-/* As a program does that takes the memory for a longer name of its process. */
+/* As in a program that uses the memory for a longer name of its process. */
 static void clear_the_environment(void)
 {
     for (char **at = environ; *at; at++)

@@ -1,4 +1,4 @@
-//! Programs that are linked to a drop-in, and what it makes of `URINGLET_*` in them.
+//! Programs that are linked to a drop-in, and its use of `URINGLET_*` in them.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use uringlet::stats::Region;
 
-/// A user without rights, and a group.
+/// A user and group without rights.
 const NOBODY: u32 = 65534;
 
 /// A program that is linked to a drop-in, in a folder that everybody may enter.
@@ -24,7 +24,7 @@ impl Program {
     /// `house/NAME.c` of the drop-in in `manifest`, linked to a copy of `library` by its name
     /// `soname`.
     pub fn new(name: &str, manifest: &str, library: &Path, soname: &str) -> Self {
-        // Not in the target folder, which may be in somebody's home.
+        // Not in the target folder, which may be in a private home.
         let folder = tempfile::tempdir().expect("a folder");
         set_mode(folder.path(), 0o755);
         let copy = folder.path().join(soname);
@@ -45,7 +45,7 @@ impl Program {
         Self { folder, path }
     }
 
-    /// What it prints, under a time limit, and without being told anything.
+    /// The program's output, under a time limit, without any variables.
     #[allow(dead_code, reason = "not every test file asks")]
     pub fn answers(&self) -> String {
         self.answers_to(&[])
@@ -66,8 +66,8 @@ impl Program {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// What it prints when it is told to do nothing of what it is asked for, and to count; and how
-    /// many contexts it counted.
+    /// The output and the number of counted contexts, if the variables ask for no requests to be
+    /// executed, and for counting.
     #[allow(dead_code, reason = "as above")]
     fn run(&self, arguments: &[&str], as_nobody: bool) -> (String, u64) {
         let region = Region::create().expect("memory");
@@ -94,7 +94,7 @@ impl Program {
         assert_eq!(self.run(&["clear"], false), told, "the environment is gone by then");
     }
 
-    /// The reason why that cannot be seen here, if so.
+    /// The reason why that cannot be tested here, if there is one.
     #[allow(dead_code, reason = "as above")]
     pub fn is_told_nothing_where_it_gains_privileges(&self) -> Option<&'static str> {
         if std::fs::metadata("/proc/self").expect("/proc").uid() != 0 {

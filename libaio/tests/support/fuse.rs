@@ -2,7 +2,7 @@
 //! its own.
 //!
 //! The process is this test binary once more. It mounts in a namespace of its own, which ends with
-//! the process. The process ends with the test, also with one that panics or is killed. Then the
+//! the process. The process ends with the test, even if the test panics or is killed. Then the
 //! kernel ends every held request with an error.
 
 use std::fs::File;
@@ -23,15 +23,15 @@ pub const SIZE: usize = 16 << 20;
 /// Longer than anything takes that is not held.
 const LONG: Duration = Duration::from_secs(30);
 
-/// In the server: the name of the test that it is.
+/// In the server: the name of its test.
 const CHILD: &str = "URINGLET_TEST_CHILD";
-/// What lines of the server begin with. The test harness prints beside them.
+/// The prefix of the server's lines. The test harness prints beside them.
 const MARK: &str = "= ";
 
 const WRITE_MAX: u32 = 128 << 10;
 
-/// Two names of the same content. Closing a descriptor of the second asks the server nothing, so
-/// that a process can end while nobody answers.
+/// Two names of the same content. Closing a descriptor of the second sends the server no request,
+/// so that a process can end while the server does not answer.
 const FILE: u64 = 2;
 const UNFLUSHED: u64 = 3;
 
@@ -41,12 +41,12 @@ pub const ALL: u64 = u64::MAX;
 pub const TRANSFERS: u64 = 1 << READ | 1 << WRITE | 1 << FSYNC;
 pub const READS: u64 = 1 << READ;
 
-/// The byte at this place of a file, until somebody writes: as `holds` in answers.h has it.
+/// The byte at this offset of a file, until it is written: as for `holds` in answers.h.
 pub fn byte(at: usize) -> u8 {
     (at / 4096 * 7 + at % 4096 % 251) as u8
 }
 
-/// Bytes after which they are the same again: 256 pages.
+/// The period of the bytes: 256 pages.
 const REPEATS: usize = 1 << 20;
 
 /// The file system, until it is dropped.
@@ -60,7 +60,7 @@ pub struct Disk {
 
 impl Disk {
     /// # Errors
-    /// In words, why this cannot be tested here.
+    /// A text: why this cannot be tested here.
     pub fn start() -> Result<Self, String> {
         let binary = std::env::current_exe().expect("this binary");
         let test = name();
@@ -94,22 +94,22 @@ impl Disk {
         self.folder.join("unflushed")
     }
 
-    /// From now on, requests of these kinds are taken and not answered.
+    /// From now on, requests of these kinds are read and not answered.
     pub fn hold(&mut self, kinds: u64) {
         assert_eq!(self.ask(&format!("hold {kinds}")), "done");
     }
 
-    /// From now on no requests are taken, as by a server that was stopped with a signal.
+    /// From now on no requests are read, as by a server that was stopped with a signal.
     pub fn stop(&mut self) {
         assert_eq!(self.ask("stop"), "done");
     }
 
-    /// Answers what was held, and everything from now on.
+    /// Answers held requests, and everything from now on.
     pub fn go_on(&mut self) {
         assert_eq!(self.ask("go"), "done");
     }
 
-    /// How many requests of these kinds are held. After [`Disk::stop`], 1 if any request waits.
+    /// The number of held requests of these kinds. After [`Disk::stop`], 1 if any request waits.
     pub fn held(&mut self, kinds: u64) -> usize {
         self.ask(&format!("held {kinds}")).parse().expect("a number")
     }
@@ -131,7 +131,7 @@ impl Disk {
         self.answer()
     }
 
-    /// The next line that is the server's own.
+    /// The next line from the server.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -169,17 +169,17 @@ fn serve_if_asked() {
     if std::env::var(CHILD).is_ok_and(|child| child == name()) {
         let ended = Server::mount().and_then(Server::serve);
         say(&ended.expect_err("it serves until it is told to end"));
-        // Not back to the harness, which says how the test went.
+        // The harness must not report the test's result.
         std::process::exit(0);
     }
 }
 
-/// On a line of its own: the harness may be in the middle of one.
+/// On a line of its own: the harness may be in the middle of a line.
 fn say(answer: &str) {
     println!("\n{MARK}{answer}");
 }
 
-/// The part of the file that a transfer is about.
+/// The range of the file that a transfer uses.
 fn range(request: &Request) -> std::ops::Range<usize> {
     let (offset, length) = request.transfer();
     let begin = (offset as usize).min(SIZE);
@@ -197,9 +197,9 @@ struct Server {
     channel: File,
     content: Vec<u8>,
     held: Vec<Request>,
-    /// What is to be held.
+    /// The kinds of requests to hold.
     kinds: u64,
-    /// Are requests taken?
+    /// Are requests read?
     taking: bool,
 }
 
@@ -207,12 +207,12 @@ impl Server {
     fn mount() -> Result<Self, String> {
         let (channel, folder) = mount()?;
         say(&format!("ready {}", folder.display()));
-        // It repeats itself, and a build for tests takes a third of a second for all bytes.
+        // Periodic, because a test build needs a third of a second for all bytes.
         let content = (0..REPEATS).map(byte).collect::<Vec<u8>>().repeat(SIZE / REPEATS);
         Ok(Self { channel, content, held: Vec::new(), kinds: 0, taking: true })
     }
 
-    /// Serves until the test has closed its end of the pipe. What goes wrong in words.
+    /// Serves until the test has closed its end of the pipe. An error is a text.
     fn serve(mut self) -> Result<(), String> {
         let mut commands = std::io::stdin().lock();
         loop {
@@ -254,7 +254,7 @@ impl Server {
     fn take(&mut self) -> Result<(), String> {
         let Some(request) = Request::read(&self.channel, WRITE_MAX)? else { return Ok(()) };
         match request.opcode() {
-            // Nobody waits for an answer to these. What is interrupted stays held.
+            // Nobody waits for an answer to these. Interrupted requests stay held.
             FORGET | BATCH_FORGET | INTERRUPT => {}
             _ if request.is_of(self.kinds) => self.held.push(request),
             _ => self.answer(&request),
@@ -294,7 +294,7 @@ impl Server {
     }
 }
 
-/// The server itself. It is this test in another process, too.
+/// The server itself. In the other process, this test is the server.
 #[test]
 fn what_is_held_is_answered_when_the_server_goes_on() {
     serve_if_asked();
@@ -327,7 +327,7 @@ fn what_is_held_is_answered_when_the_server_goes_on() {
     disk.go_on();
     assert_eq!(reader.join().expect("no panic").expect("a read"), (4096, true));
 
-    // As of a process that was stopped.
+    // As for a process that was stopped.
     disk.stop();
     let reader = read_at(4 << 20);
     assert!(disk.holds(1, ALL), "the read waits to be taken");
@@ -335,13 +335,13 @@ fn what_is_held_is_answered_when_the_server_goes_on() {
     disk.go_on();
     assert_eq!(reader.join().expect("no panic").expect("a read"), (4096, true));
 
-    // The end of the server is the end of what it holds.
+    // The end of the server ends the held requests.
     disk.hold(ALL);
     let reader = read_at(8 << 20);
     assert!(disk.holds(1, READS), "the read reaches the server");
     drop(disk);
     let error = reader.join().expect("no panic").expect_err("nobody is left to answer");
-    // Of a request that is held, or of one that could no longer be sent.
+    // Of a held request, or of one that could no longer be sent.
     let expected = [libc::ECONNABORTED, libc::ENOTCONN];
     assert!(error.raw_os_error().is_some_and(|errno| expected.contains(&errno)), "{error}");
 }

@@ -8,7 +8,7 @@ use uringlet::stats::{Region, Snapshot};
 
 use crate::support;
 
-/// A folder, and the counters of what runs in it.
+/// A folder, and the counters of its programs.
 pub struct House {
     folder: tempfile::TempDir,
     counters: Region,
@@ -24,7 +24,7 @@ impl House {
         self.folder.path().join(name)
     }
 
-    /// Runs a program on the library; it has to end well.
+    /// Runs a program on the library; it has to succeed.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Output {
         let stats = format!("URINGLET_STATS={}", self.counters.path().display());
         let all = [&[stats.as_str(), "URINGLET_TRAP=auto", program], arguments].concat();
@@ -51,7 +51,7 @@ impl House {
         path
     }
 
-    /// False, said aloud, if the file system has no direct I/O.
+    /// Has the file system direct I/O? Prints a message if not.
     pub fn has_direct(&self, test: &str) -> bool {
         let path = self.image("probe", 4096);
         let mut options = std::fs::OpenOptions::new();

@@ -7,9 +7,10 @@
 
 #include "answers.h"
 
-/* Reads have nothing in common with each other, nor with what is read ahead for them. */
+/* The distance of reads, so that none of them reads ahead for another. */
 #define APART (64 * PAGE)
-/* Where reads while nobody answers begin, and writes. What lies before has been read. */
+/* The first offset of reads and writes while the server does not answer. Everything before it
+ * has been read. */
 #define READS_BEGIN (1 << 20)
 #define WRITES_BEGIN (8 << 20)
 
@@ -25,7 +26,7 @@ UNUSED static void end(const char *step, long result)
     fflush(stdout);
 }
 
-/* Says so, and waits until it is told to go on. */
+/* Prints a line, and waits to be told to go on. */
 UNUSED static void wait_to_be_told(void)
 {
     char line[8];

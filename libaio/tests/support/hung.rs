@@ -1,6 +1,6 @@
-//! Programs that are taken through their steps while the server of their file does not answer.
+//! Programs that take their steps while the server of their file does not answer.
 //!
-//! A step waits for nobody if its end was seen before the server was told to go on.
+//! A step passes if its end was seen before the server was told to go on.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use super::fuse::{ALL, Disk, READS, TRANSFERS};
 
 /// A call that takes longer than this waits for the server, and would do so without end. Nothing
-/// else takes so long, on a machine with twenty other things to do either.
+/// else takes this long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The same where the server answers.
+/// The same if the server answers.
 const LONG: Duration = Duration::from_secs(60);
 
 /// One way to run the program.
@@ -25,7 +25,7 @@ pub struct Case<'a> {
     pub mode: &'a str,
     /// `fresh`, or `known` if requests have been made on the descriptor.
     pub known: &'a str,
-    /// What it does, and is named after.
+    /// The program's task, which is also its name.
     pub task: &'a str,
 }
 
@@ -78,7 +78,7 @@ impl Program {
         Self { child, input, lines }
     }
 
-    /// Its next line; none if there is none in the limit.
+    /// Its next line; none within the limit.
     fn line(&mut self) -> Result<Option<String>, String> {
         self.line_in(LIMIT)
     }
@@ -101,7 +101,7 @@ impl Program {
     }
 
     fn tell(&mut self) {
-        // One that has ended says why itself.
+        // A program that has ended reports the reason itself.
         let _ = self.input.write_all(b"\n");
     }
 
@@ -113,7 +113,7 @@ impl Program {
         text
     }
 
-    /// Its exit status, if it ends in the limit.
+    /// Its exit status, if it ends within the limit.
     fn end(&mut self) -> Option<ExitStatus> {
         let begin = Instant::now();
         loop {
@@ -125,7 +125,7 @@ impl Program {
         }
     }
 
-    /// In which system calls its threads are, as /proc says it.
+    /// The system calls of its threads, from /proc.
     fn threads(&self) -> String {
         let process = format!("/proc/{}/task", self.child.id());
         let tasks = std::fs::read_dir(&process).into_iter().flatten().flatten();
@@ -157,7 +157,7 @@ impl Drop for Program {
     }
 }
 
-/// The steps that had not come to their end while the server held these kinds of requests.
+/// The steps that had not ended while the server held these kinds of requests.
 fn late_steps(disk: &mut Disk, program: &mut Program, kinds: u64) -> Result<Vec<String>, String> {
     let mut late = Vec::new();
     let mut step = String::new();
@@ -170,7 +170,8 @@ fn late_steps(disk: &mut Disk, program: &mut Program, kinds: u64) -> Result<Vec<
             },
             None => {
                 let where_it_is = program.threads();
-                // Only now may it go on; the next step begins while the server holds again.
+                // Only now may the program go on; the next step begins while the server holds
+                // again.
                 disk.go_on();
                 match program.line()? {
                     Some(line) if line.starts_with(&format!("end {step}")) => {}
@@ -183,8 +184,8 @@ fn late_steps(disk: &mut Disk, program: &mut Program, kinds: u64) -> Result<Vec<
     }
 }
 
-/// Runs the program while the server of its file is hung. Gives the steps that waited for it; `Err`
-/// if something else went wrong.
+/// Runs the program while the server of its file hangs. Returns the steps that waited for it; `Err`
+/// for other errors.
 pub fn run(
     disk: &mut Disk,
     program: &Path,
@@ -201,7 +202,7 @@ pub fn run(
         let file = if ending { disk.unflushed() } else { disk.file() };
         let mut program = Program::start(program, folder, &file, case);
         let found = through(disk, &mut program, case.task, kinds);
-        // Whatever happened, the next program finds a server that answers.
+        // In any case, the next program finds a server that answers.
         disk.go_on();
         let found = found.map_err(|error| format!("{what} held: {error}"))?;
         late.extend(found.into_iter().map(|step| format!("{step} ({what} held)")));
@@ -238,7 +239,7 @@ fn through(
     }
 }
 
-/// It waits, is seen to, and comes to its end when the server goes on.
+/// The program waits, is seen waiting, and ends when the server goes on.
 fn destroys(disk: &mut Disk, program: &mut Program) -> Result<(), String> {
     for expected in ["begin submit", "end submit: 4", "begin destroy"] {
         program.expect(expected)?;
@@ -261,7 +262,7 @@ fn destroys(disk: &mut Disk, program: &mut Program) -> Result<(), String> {
     program.expect("ready")
 }
 
-/// It ends while nobody answers, by itself or because it is killed.
+/// The program ends while the server does not answer, by itself or because it is killed.
 fn ends(disk: &mut Disk, program: &mut Program, task: &str) -> Result<Vec<String>, String> {
     let mut late = Vec::new();
     program.expect("begin submit")?;

@@ -16,8 +16,8 @@ static void limit(long more)
         _exit(2);
 }
 
-/* Has `use(argument)`, which gives 0 if all went well, run in a child with `room(step)` bytes for
- * each of `steps`. */
+/* Runs `use(argument)`, which returns 0 on success, in a child with `room(step)` bytes for each
+ * of `steps`. */
 static void with_little_memory(const char *name, int steps, long (*room)(int), int (*use)(int),
                                int argument)
 {
@@ -26,7 +26,7 @@ static void with_little_memory(const char *name, int steps, long (*room)(int), i
         fflush(stdout);
         pid_t pid = fork();
         if (pid == 0) {
-            /* One that hangs is at an end after this. */
+            /* A hanging child is ended after this time. */
             alarm(300);
             limit(room(step));
             _exit(use(argument));

@@ -1,9 +1,9 @@
-//! The function matrix of a drop-in's README: which case of which function is compared, and how it
-//! ends.
+//! The function matrix of a drop-in's README: which case of which function is compared, and the
+//! result.
 //!
-//! The programs, or a table beside them, say what their answers cover; the suite says which cases
-//! there must be. A table in the README that is not what the run produced is a failure, and is
-//! written anew where `URINGLET_WRITE_MATRIX` is set.
+//! The programs, or a table beside them, say which cases their answers cover; the suite lists the
+//! required cases. If the README's table differs from the run's, the test fails. With
+//! `URINGLET_WRITE_MATRIX` it is written again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,18 +18,18 @@ const END: &str = "<!-- end of the matrix -->\n";
 /// A function with its cases: success, each errno of its manual page, each kind of notification.
 pub type Function = (&'static str, &'static [&'static str]);
 
-/// A case that no program can bring about: function, case, reason.
+/// A case that no program can produce: function, case, reason.
 pub type Untested = (&'static str, &'static str, &'static str);
 
 /// Answers that cover a case without saying so: function, case, program, their names. A `*` at the
-/// end stands for anything.
+/// end matches anything.
 pub type Covers = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
-/// What a drop-in has to show.
+/// The required cases of a drop-in.
 #[derive(Debug)]
 pub struct Matrix {
     pub functions: &'static [Function],
-    /// Those of them that every build calls by the same name.
+    /// Those of them that have the same name in every build.
     pub unsuffixed: &'static [&'static str],
     pub untested: &'static [Untested],
     pub covers: &'static [Covers],
@@ -40,7 +40,7 @@ pub struct Matrix {
 struct Cell {
     programs: BTreeSet<String>,
     answers: usize,
-    /// Always, and now and then.
+    /// Always, and sometimes.
     differing: [usize; 2],
     reasons: BTreeSet<&'static str>,
 }
@@ -95,7 +95,7 @@ impl Matrix {
         publish(&Path::new(suite.manifest).join("README.md"), &self.render(&builds));
     }
 
-    /// What each case's answers are; nothing if a program cannot run here.
+    /// The answers of each case; nothing if a program cannot run here.
     fn collect(&self, suite: &Suite, build: &Build, complaints: &mut Vec<String>) -> Option<Cells> {
         let mut cells = Cells::new();
         for &program in suite.programs {
@@ -132,7 +132,7 @@ impl Matrix {
         Some(cells)
     }
 
-    /// Cases that nobody has declared, and declared ones that nobody covers.
+    /// Undeclared cases that are covered, and declared cases that are not.
     fn holes(&self, cells: &Cells) -> Vec<String> {
         let declared: BTreeSet<_> = self
             .functions
@@ -174,7 +174,7 @@ impl Matrix {
                 };
                 cases.iter().map(row).collect()
             };
-            // One block for all names that answer alike.
+            // One block for all names with the same answers.
             let mut blocks: Vec<(Vec<String>, Vec<String>)> = Vec::new();
             for (build, cells) in builds {
                 let suffixed = !self.unsuffixed.contains(function);
@@ -201,7 +201,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 
-/// Puts the table between the README's marks if that was asked for; fails if it is not there.
+/// Writes the table between the README's marks if that was asked for; fails if it is missing.
 fn publish(path: &Path, table: &str) {
     let readme = std::fs::read_to_string(path).expect("the drop-in has a README");
     let (before, rest) = readme.split_once(BEGIN).expect("the README says where the matrix begins");

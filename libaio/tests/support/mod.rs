@@ -1,10 +1,10 @@
-//! What the test files of the drop-ins share.
+//! The common part of the drop-ins' test files.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Packages and what cargo makes of them.
+/// Packages, and cargo's names of their libraries.
 const LIBRARIES: &[(&str, &str)] = &[
     ("uringlet-libaio", "libaio.so"),
     ("uringlet-posix-aio", "libposix_aio.so"),
@@ -28,7 +28,7 @@ pub fn library() -> PathBuf {
     found.canonicalize().expect("it is there")
 }
 
-/// Past the capturing of a passed test's output: skipped must not look like passed.
+/// Prints past the test harness's capture: a skipped test must not look like a passed one.
 #[allow(dead_code, reason = "not every test file skips")]
 pub fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");

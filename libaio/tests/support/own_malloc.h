@@ -1,8 +1,8 @@
-/* An allocator of the program's own, which makes system calls by number and is used from the first
- * instruction on; and the threads that are made, which take memory. */
+/* An allocator of the program's own, which makes system calls by number and is used from the
+ * first instruction on. Also counts new threads, which allocate. */
 #include <dlfcn.h>
 
-/* Aligned to nothing, wherever the linker puts it. */
+/* Unaligned, wherever the linker puts it. */
 static _Alignas(128) struct { char odd[65]; unsigned char heap[64 << 20]; } memory;
 #define heap memory.heap
 static size_t used;
@@ -11,7 +11,7 @@ static int lock;
 
 static void *take(size_t size, size_t alignment)
 {
-    /* Not to be entered twice by one thread, as it would be from a signal handler or from syscall()
+    /* Not entered twice by one thread, as it would be from a signal handler or from syscall()
      * itself. */
     while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
         syscall(SYS_sched_yield);
@@ -79,7 +79,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     return real(thread, attributes, body, argument);
 }
 
-/* Allocations since the last call of this, less what new threads may have taken. */
+/* Allocations since the last call of this, without those of new threads. */
 static long allocations(void)
 {
     static long before;

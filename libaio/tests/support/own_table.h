@@ -1,5 +1,5 @@
-/* What the programs about tables of descriptors share: threads that have one of their own, in which
- * a number stands for another file. */
+/* The common part of the programs about descriptor tables: threads with a table of their own, in
+ * which a number names another file. */
 #ifndef OWN_TABLE_H
 #define OWN_TABLE_H
 
@@ -29,15 +29,15 @@ UNUSED static int by_close_range_number(void)
     return (int)syscall(SYS_close_range, 1000, 1001, CLOSE_RANGE_UNSHARE);
 }
 
-/* The number for everybody, and the file that it stands for in a table of one's own. */
+/* The common number, and the file that it names in a table of one's own. */
 static int shared, other;
 static int stop;
 
-/* Gives a request's result, or -EINVAL if it is refused. Ends when the buffer is not the request's
- * any more. */
+/* Returns a request's result, or -EINVAL if it is refused. Returns when the request no longer
+ * uses the buffer. */
 static long read_once(unsigned char *buf, long long offset);
 
-/* What one thread sees. */
+/* The results of one thread. */
 struct seen {
     int (*part)(void);
     int from_a_child;
@@ -70,7 +70,7 @@ static void *child_of_the_thread(void *seen)
     return NULL;
 }
 
-/* Parts, has the number stand for the other file, and reads by it. */
+/* Gets its own table, makes the number name the other file, and reads by it. */
 static void *of_its_own(void *argument)
 {
     struct seen *seen = argument;
@@ -85,7 +85,7 @@ static void *of_its_own(void *argument)
     } else {
         look(seen, 1);
     }
-    /* What it closes is open for the others. */
+    /* Descriptors that it closes are open for the others. */
     for (int fd = 3; fd < 1024; fd++)
         close(fd);
     if (fcntl(shared, F_GETFD) != -1)

@@ -1,5 +1,5 @@
-/* What the programs about setuid(2) and its like share. The C library changes the ids of every
- * thread by a signal of its own. */
+/* The common part of the programs about setuid(2) and its like. The C library changes the ids of
+ * every thread by a signal of its own. */
 #ifndef PRIVILEGES_H
 #define PRIVILEGES_H
 
@@ -10,8 +10,8 @@
 #define NOBODY 65534
 #define ROUNDS 100
 
-/* Threads of this process whose names begin so (any, for ""), and that have another user or group
- * than `id`. */
+/* The threads of this process whose names begin with `name` (any, for ""), and those of them
+ * with another user or group than `id`. */
 static int threads(const char *name, unsigned id, int *other)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -42,8 +42,8 @@ static int threads(const char *name, unsigned id, int *other)
     return found;
 }
 
-/* Changes the effective user again and again while `work` goes on, then drops all rights for good.
- * `variable` says whose library this is. */
+/* Changes the effective user repeatedly while `work` runs, then drops all rights permanently.
+ * `variable` names the library. */
 static void drop_privileges(const char *variable, void (*work)(void))
 {
     const char *library = getenv(variable);
@@ -71,7 +71,7 @@ static void drop_privileges(const char *variable, void (*work)(void))
     say("threads that are somebody else after more requests", "%d", other);
 }
 
-/* In a child that is killed if it does not come to its end. */
+/* Runs in a child that is killed if it does not end in time. */
 static void in_time(void (*body)(void))
 {
     int status;

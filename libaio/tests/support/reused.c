@@ -52,7 +52,7 @@ static uint64_t random_state;
 static unsigned long seed, sequence, step;
 static unsigned char *memory;
 static char folder[200];
-/* Of each number and of its twin: the kind, and the other end. */
+/* For each number and its twin: the kind, and the other end. */
 static enum kind kinds[NUMBERS];
 static int others[NUMBERS][2];
 
@@ -64,7 +64,7 @@ static unsigned below(unsigned n)
     return (unsigned)((random_state * 0x2545f4914f6cdd1dULL) >> 33) % n;
 }
 
-/* The kernel's call, past every function that a library could stand in front of. */
+/* The kernel's call, past every function that a library could interpose. */
 static long by_hand(long number, long a, long b, long c)
 {
 #if defined(__x86_64__)
@@ -105,7 +105,7 @@ static void path_of(char *path, int at, int twin, const char *what)
     sprintf(path, "%s/%s-%d-%d", folder, what, at, twin);
 }
 
-/* Opens one of the two, filled with `filling`, and gives it; the other end goes to `other`. */
+/* Opens one of the two, filled with `filling`, and returns it; the other end goes to `other`. */
 static int open_one(enum kind kind, int at, int twin, int *other, const unsigned char *filling)
 {
     static const int flags[] = {O_RDWR, O_RDONLY, O_WRONLY, O_RDWR | O_APPEND, O_RDWR | O_DIRECT};
@@ -157,7 +157,7 @@ static int open_one(enum kind kind, int at, int twin, int *other, const unsigned
     return fd;
 }
 
-/* All that is left in a file or behind a stream, as far as it can be had. */
+/* Everything that is left in a file or stream, as far as it can be read. */
 static size_t rest(enum kind kind, int at, int twin, int fd, int other, unsigned char *into)
 {
     size_t n = 0;
@@ -192,7 +192,7 @@ static void compare_rest(int at)
         differ("the contents of a %s differ, of %zu and %zu bytes", names[kinds[at]], n, m);
 }
 
-/* The number gets another meaning, and so does its twin. */
+/* The number gets another file, and so does its twin. */
 static void reuse(int at, enum kind kind)
 {
     unsigned char filling[8192];
@@ -222,7 +222,7 @@ static long result(long ret)
     return ret < 0 ? -errno : ret;
 }
 
-/* What read(2), pread(2) and the like say to it. */
+/* The result of read(2), pread(2) and the like. */
 static long plainly(int fd, const struct op *op)
 {
     int writes = op->what == WRITE || op->what == WRITEV, flags = fcntl(fd, F_GETFL);
@@ -259,7 +259,7 @@ static void perform(int fd, struct op *ops, int n)
         blocks[i] = block(fd, op->ours, op->len, op->offset);
         int got = op->what == SYNC ? aio_fsync(O_SYNC, &blocks[i])
                   : op->what == WRITE ? aio_write(&blocks[i]) : aio_read(&blocks[i]);
-        /* Refused is answered, too. */
+        /* A refusal counts as an answer, too. */
         ops[i].answer = got ? -errno : 1;
     }
     for (int i = 0; i < n; i++) {
@@ -297,7 +297,7 @@ static void perform(int fd, struct op *ops, int n)
     }
     for (int i = 0; i < n;) {
         int got = io_submit(ctx, n - i, list + i);
-        /* Refused is answered, too. */
+        /* A refusal counts as an answer, too. */
         if (got <= 0)
             ops[i++].answer = got;
         else
@@ -308,7 +308,7 @@ static void perform(int fd, struct op *ops, int n)
         ops[events[i].obj - iocbs].answer = (long)events[i].res;
 }
 
-/* An eventfd is told of the end of a request: not what has its number now. */
+/* An eventfd signals the end of a request: not the file that has its number now. */
 static void tell(int at)
 {
     unsigned char ours[8];
@@ -331,8 +331,8 @@ static void tell(int at)
 
 #endif
 
-/* Up to four requests on one number, of one kind and apart from each other, so that plain calls one
- * after the other give the same. */
+/* Up to four requests on one number, of one kind and independent of each other, so that plain
+ * calls one after the other give the same results. */
 static void use(int at)
 {
     enum kind kind = kinds[at];
@@ -353,7 +353,7 @@ static void use(int at)
     int flags = fcntl(TWIN + at, F_GETFL);
     int open_for_it = flags >= 0 && (flags & O_ACCMODE) != (write ? O_RDONLY : O_WRONLY);
     int left = 0;
-    /* Only what does not wait. */
+    /* Only requests that do not wait. */
     if (stream && open_for_it && what != SYNC) {
         if (poll(&set, 1, 0) != 1 || !(set.revents & set.events))
             return;
@@ -367,7 +367,7 @@ static void use(int at)
         op->len = direct ? 512 << below(4) : kind == EVENTFD ? 8 : below(900);
         op->offset = direct ? 4096 * (i + 1) : below(2) * 1000 + 4000 * i + below(100);
         if (stream && !write && open_for_it && kind != EVENTFD) {
-            /* None of them is to wait for what the one before it has taken. */
+            /* None of them may wait for data that an earlier one has taken. */
             int share = left / n;
             op->len = share ? 1 + below(share) : 0;
             if (op->len > 900)
@@ -382,7 +382,7 @@ static void use(int at)
         size_t half = direct ? op->len / 2 : op->len ? below(op->len) : 0;
         op->iov[0] = (struct iovec){op->twins, half};
         op->iov[1] = (struct iovec){op->twins + half, op->len - half};
-        /* Of a directory, io_uring reads no bytes without an error. */
+        /* io_uring reads no bytes of a directory without an error. */
         if (kind == DIRECTORY)
             op->len++;
         if (what == SYNC)

@@ -1,5 +1,5 @@
-//! Numbers that are closed where a drop-in does not see it, and stand for another kind of file
-//! then: `reused.c` on every engine of a drop-in.
+//! Numbers that are closed unseen by a drop-in, and then name another kind of file: `reused.c` on
+//! every engine of a drop-in.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn variable(name: &str, default: impl FnOnce() -> u64) -> String {
     value.unwrap_or_else(|_| default().to_string())
 }
 
-/// With what this drop-in needs of the C compiler, and the variable that tells the program which
+/// With the drop-in's flags for the C compiler, and the variable that tells the program which
 /// library to find.
 pub fn check(library: &Path, flags: &[&str], expected: &str) {
     let nanos = || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos());

@@ -1,12 +1,12 @@
-/* Threads with the least stack that the C library gives them. */
+/* Threads with the smallest stack that the C library gives them. */
 #ifndef SMALL_STACK_H
 #define SMALL_STACK_H
 
 #include "answers.h"
 
-/* In the thread, before all of the library's work in this process. The stack is as long as the
- * first argument says, in KiB, or as short as is allowed; below it lies a page that is not
- * accessible. */
+/* In the thread, before all of the library's work in this process. The first argument is the
+ * length of the stack in KiB, by default the smallest possible. Below it is an inaccessible
+ * page. */
 UNUSED static void on_a_small_stack(char **arguments, void *(*body)(void *))
 {
     size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN);
@@ -22,7 +22,7 @@ UNUSED static void on_a_small_stack(char **arguments, void *(*body)(void *))
         die("a thread");
 }
 
-/* The file as it is, or past the page cache where that is possible. */
+/* The file as it is, or past the page cache if that is possible. */
 UNUSED static int cached_or_not(int fd, int direct)
 {
     int other = direct ? reopen(fd, O_RDWR | O_DIRECT) : fd;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// What a program prints.
+/// The output of a program.
 pub fn output(command: &str, arguments: &[&str]) -> String {
     let output = Command::new(command).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("{command}: {error}: run ci/setup.sh"));
@@ -26,8 +26,8 @@ pub fn functions(library: &str) -> BTreeSet<String> {
     found
 }
 
-/// Functions of the C library that drop-ins export: by which descriptors and processes end, and
-/// that wait for descriptors.
+/// Functions of the C library that drop-ins export: those that close descriptors, end processes, or
+/// wait for descriptors.
 pub const INTERPOSED: &[&str] = &[
     "close",
     "close_range",

@@ -1,5 +1,5 @@
-//! What servers of file systems for tests have alike: a mount that only the test sees, and the
-//! requests of the kernel with their answers (fuse(4)).
+//! The common part of test servers for file systems: a mount that only the test sees, and the
+//! kernel's requests with their answers (fuse(4)).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -31,19 +31,19 @@ pub const POLL: u32 = 40;
 pub const BATCH_FORGET: u32 = 42;
 pub const RENAME2: u32 = 45;
 
-/// The version of the protocol that is spoken here; the kernel goes down to it.
+/// The protocol version of these servers; the kernel accepts older ones.
 const VERSION: (u32, u32) = (7, 31);
 /// Flags of INIT: several reads at a time, several direct transfers, writes larger than a page.
 const INIT_FLAGS: u32 = 1 | 1 << 15 | 1 << 5;
-/// Requests of asynchronous transfers that the kernel passes on at a time.
+/// The number of asynchronous requests that the kernel sends at a time.
 const BACKGROUND: u16 = 512;
 
-/// Of OPEN: no request when a descriptor is closed.
+/// For OPEN: no request when a descriptor is closed.
 pub const NO_FLUSH: u32 = 1 << 5;
 
 pub const ROOT: u64 = 1;
 
-/// A request as the kernel has written it.
+/// A request from the kernel.
 #[derive(Debug)]
 pub struct Request {
     bytes: Vec<u8>,
@@ -53,18 +53,18 @@ impl Request {
     const HEAD: usize = 40;
     /// `struct fuse_write_in`, which precedes the data.
     pub const TRANSFER: usize = 40;
-    /// Less room than this the kernel refuses.
+    /// The kernel refuses a smaller buffer.
     const ROOM_MIN: usize = 8192;
 
-    /// Takes the next one, whose writes have at most this many bytes. `None`: there is none after
-    /// all.
+    /// Takes the next request, whose writes have at most this many bytes. `None`: there is none
+    /// after all.
     pub fn read(mut channel: &File, write_max: u32) -> Result<Option<Self>, String> {
         let room = Self::HEAD + Self::TRANSFER + write_max as usize;
         let mut bytes = vec![0; room.max(Self::ROOM_MIN)];
         let length = match channel.read(&mut bytes) {
             Ok(length) => length,
             Err(error) => match error.raw_os_error() {
-                // Interrupted, or who has asked has gone meanwhile.
+                // Interrupted, or the requesting process has ended.
                 Some(libc::EINTR | libc::ENOENT | libc::EAGAIN) => return Ok(None),
                 _ => return Err(format!("/dev/fuse: {error}")),
             },
@@ -89,7 +89,7 @@ impl Request {
         self.u64_at(16)
     }
 
-    /// A field of its arguments, this many bytes from their beginning.
+    /// A field of its arguments, at this offset in bytes.
     pub fn int(&self, at: usize) -> u32 {
         self.u32_at(Self::HEAD + at)
     }
@@ -98,7 +98,7 @@ impl Request {
         self.u64_at(Self::HEAD + at)
     }
 
-    /// Its arguments from there on.
+    /// Its arguments from this offset on.
     pub fn rest(&self, at: usize) -> &[u8] {
         &self.bytes[Self::HEAD + at..]
     }
@@ -112,7 +112,7 @@ impl Request {
         kinds & 1 << (self.opcode() % u64::BITS) != 0
     }
 
-    /// What cannot be sent was asked by somebody who has gone.
+    /// An answer that cannot be sent belongs to a process that has ended.
     pub fn answer(&self, mut channel: &File, errno: i32, body: &[u8]) {
         let length = (16 + body.len()) as u32;
         let head = Body::default().int(&[length, -errno as u32]).long(&[self.u64_at(8)]);
@@ -154,8 +154,8 @@ impl Body {
     }
 }
 
-/// Mounts a file system where only this thread sees it, and who goes through `/proc`: a channel for
-/// its server, and its root.
+/// Mounts a file system that only this thread sees, and processes that go through `/proc`. Returns
+/// a channel for its server, and its root.
 pub fn mount() -> Result<(File, PathBuf), String> {
     let failed = |what: &str, error: Error| format!("{what}: {error}");
     let channel = File::options().read(true).write(true).open("/dev/fuse");
@@ -190,7 +190,7 @@ pub fn mount() -> Result<(File, PathBuf), String> {
     Ok((channel, format!("/proc/{process}/task/{thread}/root{folder}").into()))
 }
 
-/// Which of these can be read, after a while (in milliseconds) at the latest.
+/// The descriptors that are readable, after this time (in milliseconds) at the latest.
 pub fn readable<const N: usize>(fds: [RawFd; N], milliseconds: i32) -> [bool; N] {
     let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: as many of them.

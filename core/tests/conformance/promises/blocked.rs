@@ -1,5 +1,5 @@
-//! Requests that block hold up nobody: reads of empty pipes, opens of FIFOs, and more of them than
-//! there are workers.
+//! Requests that block hold up nothing else: reads of empty pipes, opens of FIFOs, and more of them
+//! than there are workers.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::common::{
 };
 use uringlet::{Context, Sqe};
 
-/// More than there may be workers for what ends.
+/// More than the maximum number of workers for work that ends.
 const OPENS: usize = 200;
 
 #[test]
@@ -80,7 +80,7 @@ fn blocked_opens_stop_nothing_else_and_are_all_released() {
         let results = by_user_data(&reap_all(&mut context));
         assert_eq!(results.len(), 500);
         assert!((0..500).all(|at| results[&at] == BLOCK as i32));
-        // What needs a worker, of either kind, one after the other and all together.
+        // Work that needs a worker, of either kind, one after the other and all together.
         let path = c_path(dir.path());
         let mut status = std::mem::MaybeUninit::<libc::statx>::uninit();
         let others = [
@@ -175,7 +175,7 @@ fn a_waiter_behind_blocked_opens_uses_no_cpu() {
         assert!(wait_until(|| threads_opening() == 80), "{} started", threads_opening());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| context.wait(80, None).unwrap());
-            // The watchdog goes its rounds as long as requests wait for a worker.
+            // The watchdog ticks while requests wait for a worker.
             let rests = wait_until(|| none_wakes("uringlet-watch"));
             let _both = open_both_ends(&fifo);
             assert_eq!(waiter.join().unwrap(), 80);

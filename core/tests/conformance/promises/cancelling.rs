@@ -1,4 +1,4 @@
-//! A cancel hits what has not been started, once, and leaves nothing behind.
+//! A cancel affects requests that have not started, once, and leaves nothing behind.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -29,7 +29,7 @@ fn a_waiting_poll_can_be_cancelled() {
     assert_eq!(errno(context.cancel(7)), libc::ENOENT);
 }
 
-/// Tells threads to stop, also when the test panics.
+/// Tells threads to stop, also if the test panics.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -61,7 +61,7 @@ fn cancelled_requests_that_were_reaped_hold_no_room() {
         }
         let mut reaped = 0;
         while reaped < most {
-            // Sleeps, and takes no baton: everything is cancelled or with a worker.
+            // The thread sleeps, and takes no baton: everything is cancelled or with a worker.
             assert!(wait_until(|| {
                 reaped += reap_all(&mut context).len();
                 reaped == most
@@ -82,7 +82,7 @@ fn one_that_was_cancelled_and_reaped_makes_room_for_one() {
         let mut context = full_of_reads(&file, &mut buffers);
         let most = context.entries();
         (0..most as u64).for_each(|at| drop(context.cancel(at)));
-        // Others have completed, and were not reaped.
+        // Other requests have completed, and were not reaped.
         assert!(wait_until(|| context.reap().is_some()));
         push(&mut context, Sqe::nop());
         assert_eq!(context.submit().ok(), Some(1), "round {round}: one was reaped");
@@ -146,14 +146,15 @@ fn every_request_completes_once_while_another_thread_cancels() {
                 push(&mut context, sqe.user_data(next));
                 next += 1;
             }
-            // Cancelled ones may hold their places for a moment: all will be accepted, not always
-            // at once.
+            // Cancelled requests may hold their places for a moment: all will be accepted, but not
+            // always at once.
             assert!(wait_until(|| {
                 let _ = context.submit();
                 context.pushed() == 0
             }));
             newest.store(next, Ordering::Relaxed);
-            // Feed the pipe as many reads as wait on it, so that they race with their cancels.
+            // Writes enough for the reads that wait on the pipe, so that they race with their
+            // cancels.
             writer.write_all(&vec![5; 4 * pipe_reads]).unwrap();
             let in_flight = at.len();
             let least = random.below(in_flight.min(4) + 1);

@@ -1,5 +1,5 @@
 //! Reads of pages that are not in memory: the right bytes, each once, on any thread, and none
-//! behind one that is stuck.
+//! behind a stuck read.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ use uringlet::Sqe;
 const PAGES: usize = 1024;
 const DEPTH: usize = 32;
 
-/// A file that the page cache can let go.
+/// A file that can leave the page cache.
 fn file() -> (File, Vec<u8>) {
     let content = pattern(3, PAGES * PAGE + 100);
     let file = file_with(&content);
@@ -26,7 +26,7 @@ fn file() -> (File, Vec<u8>) {
     (file, content)
 }
 
-/// From here on its pages have to be read from the device, but for those that the kernel keeps.
+/// From here on its pages have to be read from the device, except those that the kernel keeps.
 fn drop_cache(file: &File) {
     // SAFETY: advice on a file of ours.
     let ret = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
@@ -41,10 +41,10 @@ fn cold_reads_find_what_is_there_while_the_cache_comes_and_goes() {
     println!("{SEED}={seed}");
     let mut random = Random::new(seed);
     let (file, content) = file();
-    // A cancelled one may keep its room for a while.
+    // A cancelled request may keep its place for a while.
     let mut context = context(2 * DEPTH as u32);
     let mut buffers = vec![vec![0u8; 4 * PAGE]; DEPTH];
-    // Of each buffer: where it reads, how much, and the number of its request.
+    // For each buffer: its offset, its length, and the number of its request.
     let mut doing = vec![(0, 0, None); DEPTH];
     let (mut next, mut completed) = (0, 0);
     while completed < REQUESTS {
@@ -53,7 +53,7 @@ fn cold_reads_find_what_is_there_while_the_cache_comes_and_goes() {
         }
         for (slot, doing) in doing.iter_mut().enumerate().filter(|(_, doing)| doing.2.is_none()) {
             if next < REQUESTS {
-                // Some reach beyond the end, some begin there.
+                // Some reads go beyond the end, some begin there.
                 let (at, len) = (random.below(content.len() + PAGE), random.below(4 * PAGE));
                 let buffer = &mut buffers[slot][..len];
                 buffer.fill(0);
@@ -65,7 +65,7 @@ fn cold_reads_find_what_is_there_while_the_cache_comes_and_goes() {
         }
         submit_all(&mut context);
         if random.one_in(20) {
-            // Whatever has become of it.
+            // Whatever its state is.
             let _ = context.cancel(random.below(next as usize) as u64);
         }
         let in_flight = doing.iter().filter(|doing| doing.2.is_some()).count();
@@ -102,11 +102,11 @@ fn a_cold_read_that_is_stuck_holds_up_no_other() {
     let (file, content) = file();
     let mut context = builder().entries(DEPTH as u32).stats(true).build().expect("a context");
     let mut buffers = vec![vec![0u8; PAGE]; DEPTH - 1];
-    // Far from each other: none has its page read ahead for another.
+    // Far from each other, so that none of them reads ahead for another.
     let offset = |at: usize| (at * 61 % PAGES * PAGE) as u64;
     drop_cache(&file);
     for round in 0..4 {
-        // That it is slow has to be seen first.
+        // The engine has to learn first that the file is slow.
         for (at, buffer) in buffers.iter_mut().enumerate() {
             let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], offset(round * DEPTH + at));
             push(&mut context, sqe.user_data(at as u64));
@@ -123,8 +123,7 @@ fn a_cold_read_that_is_stuck_holds_up_no_other() {
         push(&mut context, Sqe::read(fd, &mut buffer[..], offset(at + 1)).user_data(at as u64));
     }
     submit_all(&mut context);
-    // Nobody waits: a thread of the program could be the one that is stuck, if the device answers
-    // while it tries.
+    // Nobody waits: a waiting thread could be the stuck one, if the device answers while it tries.
     let mut cqes = Vec::new();
     let others_came = wait_until(|| {
         cqes.extend(context.reap());

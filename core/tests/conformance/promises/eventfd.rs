@@ -59,7 +59,7 @@ fn an_eventfd_that_was_taken_back_is_not_told() {
     assert_eq!(left.kind(), std::io::ErrorKind::WouldBlock, "told");
 }
 
-/// The context has a descriptor of its own: what the program closes is not written to.
+/// The context has a descriptor of its own: a number that the program has closed is not written to.
 #[test]
 fn an_eventfd_that_was_closed_is_told_all_the_same() {
     let _bound = bounded(2 * LONG);
@@ -71,11 +71,11 @@ fn an_eventfd_that_was_closed_is_told_all_the_same() {
     let mut buffers = vec![[0; BLOCK]; 8];
     push_reads(&mut context, &file, &mut buffers);
     drop(eventfd);
-    // Entries that were pushed keep the one that was set then.
+    // Pushed entries keep the eventfd that was set then.
     context.set_eventfd(None).unwrap();
     submit_all(&mut context);
     wait_for(&mut context, 8);
-    // A completion is seen before its eventfd is counted up.
+    // A completion is visible before its eventfd is counted up.
     let mut told = 0;
     while told < 8 {
         let mut poll = libc::pollfd { fd: copy.as_raw_fd(), events: libc::POLLIN, revents: 0 };

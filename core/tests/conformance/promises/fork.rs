@@ -1,4 +1,4 @@
-//! A child of a fork is refused what its parent has made, can make its own, and hurts nothing of
+//! The child of a fork cannot use its parent's contexts, can make its own, and affects nothing of
 //! the parent's.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::common::{
 };
 use uringlet::{Context, Sqe};
 
-/// Everything that a child of a fork may expect, as the number of the first line that is not so.
+/// The checks in the child of a fork. Returns the number of the first line that fails.
 fn in_the_child(mut inherited: Context, file: &File) -> Result<(), u32> {
     let check = |is_so: bool, line: u32| if is_so { Ok(()) } else { Err(line) };
     let einval = Some(libc::EINVAL);
@@ -58,7 +58,7 @@ fn a_child_of_a_fork_gets_einval_and_can_make_its_own() {
     isolated(|| {
         let mut context = context(256);
         let mut pipes = Pipes::new(1);
-        // Poller, workers and watchdog exist, a read is in flight, and one is complete and not
+        // Poller, workers and watchdog exist. One read is in flight, and one is complete and not
         // reaped.
         busy(&mut context, &mut pipes);
         push(&mut context, Sqe::nop().user_data(1));
@@ -88,7 +88,7 @@ fn a_child_of_a_fork_gets_einval_and_can_make_its_own() {
         // SAFETY: waits for the child of above.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0, "the child's exit status; it says above which line");
-        // The parent's context is as it was.
+        // The parent's context is unchanged.
         assert_eq!(reap_all(&mut context).len(), 1);
         pipes.ends[0].1.write_all(b"for the parent").unwrap();
         wait_for(&mut context, 1);

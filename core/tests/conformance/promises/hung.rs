@@ -1,7 +1,7 @@
-//! A file whose server does not answer holds up nobody but who waits without a deadline.
+//! A file whose server does not answer blocks only threads that wait without a deadline.
 //!
-//! A thread goes through steps that must not wait. A step passes if its end was seen before the
-//! server was told to go on.
+//! A thread takes steps that must not wait. A step passes if its end was seen before the server was
+//! told to go on.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -26,21 +26,21 @@ use fuse::{ALL, Disk, READS, TRANSFERS};
 const LIMIT: Duration = Duration::from_secs(5);
 
 const PAGE: usize = 4096;
-/// Reads have nothing in common with each other, nor with what is read ahead for them.
+/// The distance of reads, so that none of them reads ahead for another.
 const APART: usize = 64 * PAGE;
-/// What lies before has been read.
+/// Everything before this offset has been read.
 const READS_BEGIN: usize = 1 << 20;
 const WRITES_BEGIN: usize = 8 << 20;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
     direct: bool,
-    /// Have requests been made on the descriptor?
+    /// Were requests made on the descriptor before?
     known: bool,
     kinds: u64,
 }
 
-/// Every case in which requests of these kinds are held.
+/// Every case with requests of these kinds held.
 fn cases(kinds: u64) -> impl Iterator<Item = Case> {
     let known = move |direct| [false, true].map(|known| Case { direct, known, kinds });
     [false, true].into_iter().flat_map(known)
@@ -48,11 +48,11 @@ fn cases(kinds: u64) -> impl Iterator<Item = Case> {
 
 #[derive(Debug, PartialEq)]
 enum Said {
-    /// The kernel's number of the thread, before its first step.
+    /// The kernel's id of the thread, before its first step.
     Ready(i32),
     Begin(&'static str),
     End,
-    /// It waits to be told to go on.
+    /// The thread waits to be told to go on.
     Waiting,
 }
 
@@ -95,7 +95,7 @@ impl Request {
     }
 }
 
-/// What the thread has in hand. The requests outlive the context.
+/// The thread's requests and contexts. The requests outlive the context.
 struct Hung {
     context: Context,
     file: File,
@@ -158,7 +158,7 @@ impl Hung {
         self.requests.push(request);
     }
 
-    /// Two reads, a write and an fsync, of nothing that was asked for before.
+    /// Submits two reads, a write and an fsync, at places that were not used before.
     fn submit(&mut self) {
         let fd = self.file.as_raw_fd();
         for kind in [Kind::Read, Kind::Read, Kind::Write, Kind::Sync] {
@@ -200,7 +200,7 @@ impl Hung {
         assert!(page.0[..] == content[PAGE..2 * PAGE]);
     }
 
-    /// A read of a pipe, by another context: it waits for what is written after it was submitted.
+    /// A read of a pipe, by another context: it waits for data that is written after the submit.
     fn read_stream(&mut self) {
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         let (mut context, mut buffer) = (context(8), [0; 1]);
@@ -248,7 +248,7 @@ impl Hung {
         self.check();
     }
 
-    /// Everything has ended well, or was cancelled where that was asked for.
+    /// Everything has succeeded, or was cancelled on request.
     fn check(&self) {
         for (number, request) in self.requests.iter().enumerate() {
             let result = request.ended.expect("ended");
@@ -265,12 +265,12 @@ impl Hung {
         }
     }
 
-    /// Ends the context while its requests are held: it waits for those that were started.
+    /// Ends the context while its requests are held: it waits for the started ones.
     fn end(mut self, dropped: bool) {
         self.submit();
         self.submit();
         self.say(Said::Waiting);
-        // What has not begun is cancelled.
+        // Requests that have not begun are cancelled.
         self.told.recv().expect("the test");
         let Self { context, file, mut requests, said, told } = self;
         let _ = said.send(Said::Begin("end"));
@@ -303,7 +303,7 @@ impl Hung {
     }
 }
 
-/// The thread that goes through the steps.
+/// The thread that takes the steps.
 struct Thread {
     handle: std::thread::JoinHandle<()>,
     said: Receiver<Said>,
@@ -317,7 +317,7 @@ impl Thread {
         Self { handle: std::thread::spawn(body), said, tell }
     }
 
-    /// What it says next; nothing if it says nothing in the limit.
+    /// The thread's next message; nothing within the limit.
     fn next(&self) -> Option<Said> {
         self.next_in(LIMIT)
     }
@@ -335,7 +335,7 @@ impl Thread {
     }
 }
 
-/// The steps that had not come to their end while the server held requests.
+/// The steps that had not ended while the server held requests.
 fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
     let thread = Thread::start(disk, case, |mut hung| hung.steps());
     assert!(matches!(thread.next_in(LONG), Some(Said::Ready(_))), "nothing is held yet");
@@ -348,7 +348,7 @@ fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
             Some(Said::Waiting) => break,
             Some(_) => {}
             None => {
-                // Only now may it go on; the next step begins while the server holds again.
+                // Only now may the thread go on; the next step begins while the server holds again.
                 disk.go_on();
                 assert_eq!(thread.next_in(LONG), Some(Said::End), "{step} does not end at all");
                 late.push(step);
@@ -431,7 +431,7 @@ fn destroy_waits_for_the_server_and_ends_with_it() {
 
 #[test]
 fn files_of_a_server_that_answers_nothing_leave_workers_for_others() {
-    // More than there may be workers for what ends.
+    // More than the maximum number of workers for work that ends.
     const CONTEXTS: usize = 4;
     const FILES: usize = 30;
     isolated(|| {

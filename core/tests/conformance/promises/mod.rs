@@ -1,6 +1,6 @@
-//! What design and documentation promise about order, cancelling, destroying, threads and forks.
+//! The promises of design and documentation about order, cancelling, destroying, threads and forks.
 //!
-//! Here is what these tests share.
+//! The common part of these tests.
 
 mod blocked;
 mod cancelling;
@@ -61,8 +61,8 @@ impl Pipes {
     }
 }
 
-/// 1,000 file reads with 40 reads on empty pipes among them; gives the context when the file reads
-/// have completed and only the pipe reads are left.
+/// 1,000 file reads with 40 reads on empty pipes among them. Returns the context when the file
+/// reads have completed and only the pipe reads are left.
 fn files_among_pipes(pipes: &mut Pipes) -> Context {
     let content = pattern(1, 64 * BLOCK);
     let file = file_with(&content);
@@ -87,8 +87,8 @@ fn files_among_pipes(pipes: &mut Pipes) -> Context {
     context
 }
 
-/// Gets workers, poller and watchdog to exist: a blocked pipe read, syncs, and reads nobody waits
-/// for.
+/// Makes workers, poller and watchdog start: a blocked pipe read, syncs, and reads that nobody
+/// waits for.
 fn busy(context: &mut Context, pipes: &mut Pipes) {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let mut buffers = vec![[0u8; BLOCK]; 100];

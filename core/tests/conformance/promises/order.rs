@@ -1,5 +1,4 @@
-//! The order that is promised: appends, a read after a reaped write, a sync after the writes before
-//! it.
+//! The promised order: appends, a read after a reaped write, a sync after earlier writes.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, Write as _};

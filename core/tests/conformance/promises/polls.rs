@@ -1,4 +1,4 @@
-//! What a poll sees: every buffered request that was submitted before it and does not sleep.
+//! A poll sees every buffered request that was submitted before it and does not sleep.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -9,7 +9,7 @@ use crate::common::{
 };
 use uringlet::Sqe;
 
-/// Writes in all. `ci/polls.sh` makes ten million.
+/// The total number of writes. `ci/polls.sh` makes ten million.
 const WRITES: &str = "URINGLET_TEST_POLLS";
 
 #[test]
@@ -24,7 +24,7 @@ fn a_poll_sees_each_buffered_write_that_was_submitted_before_it() {
     let mut context = context(64);
     let (mut missed, mut written) = (0, 0u64);
     while written < writes {
-        // Mostly small ones, several at a time now and then, and one in a thousand of the largest
+        // Mostly small writes, several at a time now and then, and one in a thousand of the maximum
         // size.
         let count = if written % 16 == 0 { 8 } else { 1 };
         for at in 0..count {
@@ -66,7 +66,7 @@ fn a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads() {
     if excepted(|| ()) {
         return;
     }
-    // The numbers are new to this process: other tests have learned nothing of them.
+    // The numbers are new to this process: other tests have taught it nothing about them.
     isolated(|| {
         let _bound = bounded(4 * LONG);
         let folder = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads() {
                 });
             }
             let mut context = context(8);
-            // Kept open: each has a number of its own, which nothing is known of.
+            // Kept open, so that each has a number of its own, about which nothing is known.
             let mut files = Vec::new();
             let mut missed = Vec::new();
             for first in 0..100 {

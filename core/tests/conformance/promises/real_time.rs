@@ -1,4 +1,4 @@
-//! Threads with a real-time policy: what they poll for gets a CPU.
+//! Threads with a real-time policy: the work that they poll for gets a CPU.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use crate::common::{
 };
 use uringlet::Sqe;
 
-/// Longer than a few requests take on one CPU. Not for long: this test has all of a CPU meanwhile.
+/// Longer than a few requests take on one CPU. Not longer, because this test occupies a whole CPU.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// On one CPU, with SCHED_FIFO. False if that is refused, for which it says the reason.
+/// Confines the thread to one CPU, with SCHED_FIFO. False if that is refused, with a message.
 fn becomes_real_time() -> bool {
     // SAFETY: a zeroed set is an empty one; the parameters live across the calls.
     unsafe {
@@ -30,7 +30,7 @@ fn becomes_real_time() -> bool {
     false
 }
 
-/// The policy, field 41 of proc_pid_stat(5). The state, field 3, is the first behind the name.
+/// The policy, field 41 of proc_pid_stat(5). The state, field 3, is the first after the name.
 fn policy(stat: &str) -> Option<i32> {
     stat.rsplit(')').next()?.split_whitespace().nth(41 - 3)?.parse().ok()
 }
@@ -52,7 +52,7 @@ fn a_real_time_thread_that_polls_gets_what_workers_do() {
             let (begin, mut done) = (Instant::now(), 0);
             while done < OPENS && begin.elapsed() < DEADLINE {
                 let least = if timeout.is_some() { OPENS - done } else { 0 };
-                // A poll, by either of the two ways; too few are no news.
+                // A poll, in one of two ways; too few completions are no error.
                 let _ = context.wait(least, timeout);
                 for cqe in reap_all(&mut context) {
                     close_fd(cqe.res);

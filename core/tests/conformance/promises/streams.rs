@@ -1,4 +1,4 @@
-//! Requests on streams wait where the plain call would wait, and only there.
+//! Requests on streams wait if the plain call would wait, and only then.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -13,7 +13,7 @@ fn is_writable(fd: RawFd) -> bool {
     unsafe { libc::poll(&raw mut set, 1, 0) == 1 }
 }
 
-/// A socket that poll(2) calls full, although it takes more; and the other one.
+/// A socket that poll(2) calls full, although it takes more; and its peer.
 fn quarter_full() -> (UnixStream, UnixStream) {
     let (mut near, far) = UnixStream::pair().unwrap();
     while is_writable(near.as_raw_fd()) {
@@ -36,7 +36,7 @@ fn a_write_that_would_go_through_does_not_wait_for_the_peer() {
     writer.write_all(&[1; 100]).unwrap();
     assert!(!is_writable(writer.as_raw_fd()), "it is full by poll's measure");
     if !pipes_take_nowait() {
-        // Whether it would go through cannot be asked.
+        // Whether it would succeed cannot be asked.
         return skip("this kernel takes no RWF_NOWAIT for pipes");
     }
     assert_eq!(run(&mut context, Sqe::write(writer.as_raw_fd(), &[2; 100], 0)), 100);

@@ -1,5 +1,5 @@
-//! A thread that is stuck inside a request that was not expected to sleep holds up nobody: it loses
-//! the baton.
+//! A thread that is stuck inside a request that was not expected to sleep blocks nothing else: it
+//! loses the baton.
 
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
@@ -12,7 +12,7 @@ use crate::common::{
 use uringlet::Sqe;
 
 /// Memory whose first access blocks until [`Blocker::release`]: a read into it is stuck inside the
-/// kernel for as long, whatever the file.
+/// kernel meanwhile, whatever the file.
 pub(super) struct Blocker {
     userfault: std::os::fd::OwnedFd,
     memory: *mut u8,
@@ -41,7 +41,7 @@ impl Blocker {
         const MISSING: u64 = 1;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // poll(2) of one that blocks only says POLLERR.
+        // poll(2) of a blocking one only says POLLERR.
         // SAFETY: a new descriptor and a new mapping of one page, both owned by the result.
         unsafe {
             let fd =
@@ -67,7 +67,7 @@ impl Blocker {
         std::ptr::slice_from_raw_parts_mut(self.memory, BLOCK)
     }
 
-    /// Waits until somebody is stuck.
+    /// Waits until a thread is stuck.
     pub(super) fn wait_for_a_victim(&self) -> bool {
         let fd = self.userfault.as_raw_fd();
         let mut set = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -123,7 +123,7 @@ fn behind_a_blocked_holder(somebody_waits: bool) {
         (&target).read_to_end(&mut found).unwrap();
         found == content
     };
-    // The thread that waits may be the one that is stuck, so another one looks and releases it.
+    // The waiting thread may be the stuck one, so another one checks and releases it.
     let canceller = context.canceller();
     std::thread::scope(|scope| {
         let releaser = scope.spawn(|| {

@@ -14,20 +14,20 @@ fn our_threads_block_all_signals() {
         let mut context = context(256);
         let mut pipes = Pipes::new(1);
         busy(&mut context, &mut pipes);
-        // A thread gives itself its name, once it has a CPU.
+        // A thread sets its name once it has a CPU.
         let is_there =
             |name: &str| our_threads().iter().any(|thread| thread.name.starts_with(name));
         assert!(wait_until(|| is_there("uringlet-work") && is_there("uringlet-poll")));
         let threads = our_threads();
-        // All but SIGKILL and SIGSTOP, those of the C library, and SIGSYS: a filter sends it for a
-        // call that a thread makes, and one that blocks it ends the process.
+        // All but SIGKILL and SIGSTOP, the C library's own, and SIGSYS. A filter sends SIGSYS for a
+        // call that a thread makes, and if the thread blocks it, the process ends.
         let open: Vec<i32> = (32..libc::SIGRTMIN()).chain([libc::SIGSYS]).collect();
         let wanted = (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal));
         let wanted = wanted.filter(|signal| !open.contains(signal));
         let wanted = wanted.fold(0u64, |mask, signal| mask | 1 << (signal - 1));
         let librarys = open.iter().fold(0u64, |mask, signal| mask | 1 << (signal - 1));
         for thread in threads {
-            // `None`: it has ended.
+            // `None`: the thread has ended.
             let blocked = || {
                 let status = thread.read("status").unwrap_or_default();
                 let line = status.lines().find(|line| line.starts_with("SigBlk:"))?;
@@ -43,8 +43,8 @@ fn our_threads_block_all_signals() {
     });
 }
 
-/// The ids that a thread of this process has, of users and of groups; none of the kernel's own
-/// threads for io_uring.
+/// The user and group ids of a thread of this process; none for the kernel's own threads for
+/// io_uring.
 fn ids(task: &std::path::Path) -> Option<String> {
     let status = std::fs::read_to_string(task.join("status")).ok()?;
     let lines = status.lines().filter(|line| line.starts_with("Uid:") || line.starts_with("Gid:"));
@@ -76,7 +76,7 @@ fn a_change_of_the_user_reaches_all_threads() {
         for line in ids {
             assert_eq!(line.matches("65534").count(), 8, "{line}");
         }
-        // What was in flight is, and what comes next works.
+        // Requests in flight continue, and new ones work.
         pipes.ends[0].1.write_all(b"later").unwrap();
         wait_for(&mut context, 1);
         assert_eq!(by_user_data(&reap_all(&mut context))[&PIPES], 5);
@@ -107,7 +107,7 @@ fn an_idle_context_uses_no_cpu() {
     }
     isolated(|| {
         let mut context = context(256);
-        // Between the watchdog's last round and the workers' retirement nobody wakes. On a busy
+        // Between the watchdog's last tick and the workers' retirement no thread wakes. On a busy
         // machine that may be missed: then they are made busy again.
         let rests = (0..20).any(|_| {
             let mut pipes = Pipes::new(1);

@@ -1,4 +1,4 @@
-//! Where no thread can be started, those of the program execute what they wait for.
+//! If no thread can be started, the program's threads execute what they wait for.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ pub(super) fn refuse_threads() -> bool {
     // SAFETY: ids and limits of this helper process, which ends after the test.
     unsafe {
         if libc::getuid() == 0 {
-            // The limit does not bind root.
+            // The limit does not apply to root.
             let nobody = 65_534;
             if libc::setresgid(nobody, nobody, nobody) != 0
                 || libc::setresuid(nobody, nobody, nobody) != 0
@@ -59,7 +59,7 @@ fn where_no_thread_can_be_made_the_waiter_executes() {
     });
 }
 
-/// Requests of every kind that goes to a thread of ours, where there is none.
+/// Requests of every kind that goes to an engine thread, without such a thread.
 fn without_threads(timeout: Option<Duration>) {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let (reader, mut writer) = std::io::pipe().unwrap();

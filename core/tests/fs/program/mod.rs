@@ -1,12 +1,12 @@
-//! One program, compiled with `tokio::fs` and with `uringlet::fs`: it sees the same. The table of
-//! the book's page for those who come from tokio is made here.
+//! One program, compiled with `tokio::fs` and with `uringlet::fs`: it sees the same. It also makes
+//! the table of the book's page for users of tokio.
 
 use std::path::Path;
 
-/// The most names that may differ.
+/// The maximum number of names that may differ.
 const EXCEPTIONS: usize = 3;
 
-/// What of `tokio::fs` is not the same here, as a row of the table.
+/// Differences from `tokio::fs`, as rows of the table.
 const DIFFERENT: [(&str, &str, &str); EXCEPTIONS] = [
     (
         "`File` as `AsyncRead`, `AsyncWrite`, `AsyncSeek`; `set_max_buf_size`",
@@ -88,7 +88,7 @@ const SAME: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// The table, as it stands in the book.
+/// The table in the book.
 fn table() -> String {
     let mut table = "| tokio::fs | here | what differs |\n|---|---|---|\n".to_owned();
     for (of, names) in SAME {
@@ -117,7 +117,7 @@ fn the_book_has_the_table_of_the_program() {
     }
 }
 
-/// The program calls what the table lists.
+/// The program calls everything that the table lists.
 #[test]
 fn the_program_uses_every_name_of_the_table() {
     let program = include_str!("program.rs");

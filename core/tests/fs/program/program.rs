@@ -1,5 +1,5 @@
-// A program that uses all of tokio::fs. It is compiled twice: with `use tokio::fs` and with
-// `use uringlet::fs` before it. What differs is behind `write`, `stream` and `into_std`.
+// A program that uses all of tokio::fs. It is compiled twice: with `use tokio::fs` and with `use
+// uringlet::fs` before it. Differences are behind `write`, `stream` and `into_std`.
 
 use std::collections::BTreeMap;
 use std::io::{self, SeekFrom};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-/// What the program has seen: the same with both.
+/// The program's findings: the same with both.
 type Seen = BTreeMap<&'static str, String>;
 
 pub(super) async fn run(folder: &Path) -> io::Result<Seen> {
