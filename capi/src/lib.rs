@@ -122,9 +122,6 @@ pub unsafe extern "C" fn _uringlet_create(out: *mut Handle, options: *const Opti
 /// # Safety
 /// As [`_uringlet_create`].
 unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
-    /// The memory that a context needs beside its slots and entries, and for each of them, at most.
-    const CONTEXT_BYTES: usize = 512 * 1024;
-    const ENTRY_BYTES: usize = 768;
     let because = |errno: c_int, text: &str| (errno, format!("{text}: {}", text::of_errno(errno)));
     // SAFETY: the caller's contract.
     let options = unsafe { Options::read(options) };
@@ -152,7 +149,7 @@ unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
         builder = builder.engine(kind.map_err(|error| (-error.errno(), error.to_string()))?);
     }
     let most = options.entries.min(uringlet::ENTRIES_MAX) as usize;
-    if !front::has_memory(CONTEXT_BYTES + most * ENTRY_BYTES) {
+    if !front::has_memory(front::context_bytes(most) + most * 2 * size_of::<Sqe>()) {
         return Err(because(-libc::ENOMEM, "the context"));
     }
     let context = builder.build().map_err(|error| (-error.errno(), error.to_string()))?;

@@ -148,6 +148,11 @@ unsafe impl GlobalAlloc for Reserve {
     }
 }
 
+/// The memory of a context with this many slots, at most, in bytes, without a queue of entries.
+pub const fn context_bytes(slots: usize) -> usize {
+    512 * 1024 + slots * 640
+}
+
 /// Are this many bytes of memory free? Two system calls, and nothing is kept.
 pub fn has_memory(bytes: usize) -> bool {
     Mapping::new(bytes, libc::PROT_READ | libc::PROT_WRITE).is_ok()

@@ -63,6 +63,8 @@ mod threads;
 mod timers;
 #[cfg(not(loom))]
 mod trap;
+
+mod tuning;
 #[cfg(not(loom))]
 mod user;
 

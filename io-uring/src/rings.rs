@@ -10,6 +10,7 @@ use uringlet::front::{self, Ends, Instance, PerProcess};
 use uringlet::table::{Pages, Pinned, Removed, Table};
 
 use crate::ring::{self, Core, Peer, Registry};
+use crate::tuning::WATCHED_RINGS;
 use crate::{service, sys};
 
 /// The numbers in one part of the map, and the number of parts.
@@ -242,22 +243,18 @@ pub(crate) fn is_polled(fd: i32) {
 /// rings are watched permanently.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
-    rings: [*const Core; MOST],
+    rings: [*const Core; WATCHED_RINGS],
     count: usize,
 }
 
-/// The maximum number of rings that are watched until the call ends. Further ones are watched
-/// permanently.
-const MOST: usize = 4;
-
 impl Watched {
-    pub(crate) const NONE: Self = Self { rings: [std::ptr::null(); MOST], count: 0 };
+    pub(crate) const NONE: Self = Self { rings: [std::ptr::null(); WATCHED_RINGS], count: 0 };
 
     /// The calling thread is about to wait for this descriptor. Nothing is allocated.
     pub(crate) fn add(&mut self, fd: i32) {
         let Some(ring) = get(fd) else { return };
         ring.core.told.store(true, Ordering::Relaxed);
-        if self.count == MOST {
+        if self.count == WATCHED_RINGS {
             return ring.core.watch_for_ever(fd);
         }
         ring.core.watch(fd);

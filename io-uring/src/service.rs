@@ -10,11 +10,11 @@ use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use uringlet::front::{self, Guard, PerProcess, lock, lock_counted};
 
 use crate::sys;
+use crate::tuning::{EVENTS, POLL_THREAD_IDLE, POLL_THREAD_LOOK, WAITER_GRACE};
 
 mod groups;
 mod seat;
@@ -23,13 +23,6 @@ pub(crate) use self::groups::{Events, Watch, Watcher};
 use self::groups::{Found, Groups, Member, SEVERAL};
 use self::seat::Seat;
 
-/// The thread ends after the first time without work; it checks that after the second.
-const RETIRE: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
-/// For this time the thread leaves events to waiting threads.
-const GRACE: Duration = Duration::from_millis(1);
-/// The number of events that are taken at a time.
-const EVENTS: usize = 32;
 /// Events that every poll reports.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
@@ -246,10 +239,10 @@ impl Service {
     fn run(&self, epoll: i32) {
         let mut turns = self.seat.turns();
         loop {
-            let time = if self.lock().live == 0 { RETIRE } else { LOOK };
+            let time = if self.lock().live == 0 { POLL_THREAD_IDLE } else { POLL_THREAD_LOOK };
             let woken = sys::poll(epoll, libc::POLLIN, Some(time.as_nanos() as u64));
             let mut state = self.lock();
-            if woken == 0 && time == RETIRE && state.live == 0 {
+            if woken == 0 && time == POLL_THREAD_IDLE && state.live == 0 {
                 state.alive = false;
                 return;
             }
@@ -268,7 +261,7 @@ impl Service {
             if self.is_of(SEVERAL) || before == *seen && !self.seat.is_taken() {
                 return true;
             }
-            std::thread::sleep(GRACE);
+            std::thread::sleep(WAITER_GRACE);
             if self.seat.turns() == *seen {
                 let is_left = sys::poll_now(epoll, libc::POLLIN) != 0;
                 if is_left {
@@ -341,9 +334,9 @@ mod tests {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
     use std::sync::mpsc::{Sender, channel};
-    use std::time::Duration;
 
     use super::*;
+    use std::time::Duration;
 
     /// A ring that forwards what it is told.
     #[derive(Debug)]

@@ -12,10 +12,6 @@ use crate::memory::Memory;
 use crate::ring::{Core, SLOTS};
 use crate::{rings, sites, sys, threads, user};
 
-/// The memory that a ring needs beside its own pages and slots, and for each slot, at most.
-const RING_BYTES: usize = 512 * 1024;
-const SLOT_BYTES: usize = 640;
-
 /// The sizes of both queues.
 pub(crate) fn sizes(entries: u32, params: &Params) -> Result<(u32, u32), i32> {
     let clamps = params.flags & setup::CLAMP != 0;
@@ -115,7 +111,7 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     (params.sq_entries, params.cq_entries) = (sq, cq);
     params.features = abi::FEATURES;
     let slots = cq.clamp(SLOTS.0, SLOTS.1);
-    if !front::has_memory(RING_BYTES + slots as usize * SLOT_BYTES) {
+    if !front::has_memory(front::context_bytes(slots as usize)) {
         return Err(-libc::ENOMEM);
     }
     let memory = Arc::new(Memory::new(&params)?);

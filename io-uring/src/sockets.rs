@@ -7,6 +7,7 @@ use uringlet::front;
 use crate::abi::MAX_RW_COUNT;
 use crate::files::move_aside;
 use crate::sys::{self, sockets};
+use crate::tuning::VAIN_SENDS;
 use crate::{service, user};
 
 /// The longest name of a socket (`struct sockaddr_storage`).
@@ -454,12 +455,10 @@ impl Socket {
     }
 
     fn missed_transfer(&self, is_send: bool, may_wait: bool) -> Tried {
-        /// The receiver of a message may be full although the socket itself is ready.
-        const MOST: u32 = 8;
         let misses = self.misses.fetch_add(1, Ordering::Relaxed);
         match () {
             () if self.flags & libc::MSG_ERRQUEUE != 0 && misses > 0 => Tried::Done(-libc::EAGAIN),
-            () if !is_send || misses < MOST => Tried::Waits,
+            () if !is_send || misses < VAIN_SENDS => Tried::Waits,
             () if may_wait => Tried::Done(-libc::EAGAIN),
             () => Tried::Blocks,
         }

@@ -95,14 +95,11 @@ fn make(entries: u32) -> Result<usize, i32> {
     if entries == 0 || entries > ENTRIES_MAX {
         return Err(-libc::EINVAL);
     }
-    /// The memory that a context needs beside its slots, and for each slot, at most.
-    const CONTEXT_BYTES: usize = 512 * 1024;
-    const SLOT_BYTES: usize = 640;
     let builder = front::env::builder()?.strict(true).kernel_room(entries);
     let see_exit = || front::leaving::at_exit(before_leaving);
     let table = CONTEXTS.current_or_then(Table::new, see_exit)?;
     let (places, room) = ring_size(entries);
-    if !front::has_memory(CONTEXT_BYTES + places as usize * SLOT_BYTES) {
+    if !front::has_memory(front::context_bytes(places as usize)) {
         return Err(-libc::ENOMEM);
     }
     let pages = table.allocate(size_of::<RingHeader>() + places as usize * size_of::<IoEvent>())?;

@@ -19,8 +19,6 @@ use crate::{complete, reentry};
 
 /// The number of the instance's slots. A slot's memory is touched when it is first used.
 const SLOTS: u32 = 4096;
-/// The memory of the instance, at most.
-const BYTES: usize = 512 * 1024 + SLOTS as usize * 640;
 /// The memory for the requests that a fsync waits for, at most.
 const SYNC_BYTES: usize = 64 * 1024 + SLOTS as usize * 32;
 /// The bits of a program's address.
@@ -82,7 +80,7 @@ pub(crate) fn current_or_new() -> Result<&'static Process, i32> {
 
 #[cold]
 fn make() -> Result<&'static Process, i32> {
-    if !front::has_memory(BYTES) {
+    if !front::has_memory(front::context_bytes(SLOTS as usize)) {
         return Err(libc::EAGAIN);
     }
     // It may open files, during which the thread must not be cancelled.

@@ -22,7 +22,7 @@ pub use crate::board::{DirectCompletions, Sink};
 pub use crate::errno::{kept as enter, refuse, set_errno};
 pub use crate::eventfd::Eventfd;
 pub use crate::exec::{CALL, CallFunction};
-pub use crate::fallback_alloc::{Reserve, has_memory};
+pub use crate::fallback_alloc::{Reserve, context_bytes, has_memory};
 pub use crate::instance::cancel::{Canceled, InFlight};
 pub use crate::instance::fast::Transfer;
 pub use crate::instance::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};

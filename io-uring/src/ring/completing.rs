@@ -12,13 +12,11 @@ use crate::completions::Queue as _;
 use crate::memory::Word;
 use crate::prepare::Plan;
 use crate::timers::{self, Timer};
+use crate::tuning::FLUSH_AFTER_NS;
 use crate::{service, sys};
 
 /// The key of a timer without a request: it moves waiting completions into the ring.
 pub(super) const FLUSH: u64 = u64::MAX;
-
-/// In nanoseconds.
-const FLUSH_AFTER: u64 = 1_000_000;
 
 impl Locked<'_> {
     /// The engine has ended a request. If a cancel has caused that, the cancel's completion is
@@ -268,7 +266,7 @@ impl Locked<'_> {
     pub(super) fn flush_later(&mut self) {
         let State { sharing, completions, .. } = &*self.state;
         if sharing.is_shared && completions.has_overflown() && !sharing.flushes {
-            let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(FLUSH_AFTER);
+            let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(FLUSH_AFTER_NS);
             self.state.sharing.flushes = self.set_timer(deadline, FLUSH).is_ok();
         }
     }

@@ -12,6 +12,7 @@ use super::types::Stage;
 use crate::files::{File, Registered};
 use crate::prepare::{self, Plan};
 use crate::sys;
+use crate::tuning::{NUMBER_TRIES, SIGNAL_TRIES};
 
 impl Core {
     /// Clears the descriptor if the program has reaped what made it readable.
@@ -25,10 +26,8 @@ impl Core {
     /// which hold the lock for memory only. If this thread holds it, because this is a signal
     /// handler, the holder does it.
     fn settle(self: &Arc<Self>) {
-        /// Some seconds: two holders wait for each other if signal handlers have interrupted both.
-        const TRIES: u32 = 50_000;
         let mut patience = Patience::default();
-        for _ in 0..TRIES {
+        for _ in 0..SIGNAL_TRIES {
             if self.is_held_here() {
                 return;
             }
@@ -83,9 +82,8 @@ impl Core {
     /// Waits for threads that read or write by a descriptor's number: most do not wait. Not for
     /// long, as this may be a signal handler on such a thread.
     pub(super) fn await_tries(&self) {
-        const TRIES: u32 = 100;
         let mut patience = Patience::default();
-        for _ in 0..TRIES {
+        for _ in 0..NUMBER_TRIES {
             let counts = [&self.trying, &self.executing];
             if counts.iter().all(|count| count.load(Ordering::Acquire) == 0) {
                 return;

@@ -20,6 +20,7 @@ use crate::memory::Word;
 use crate::prepare::RingMessage;
 use crate::service::{self, Events, Watcher};
 use crate::timers::Expires;
+use crate::tuning::{CANCEL_TRIED_TRIES, CANCEL_TRIES, SUBMIT_TRIES};
 use crate::{shared, sys};
 
 /// Requests of one ring that can be with the engine at a time: others wait for a place.
@@ -45,10 +46,8 @@ impl Core {
         count: u32,
         thread: u32,
     ) -> Result<u32, i32> {
-        /// Threads of this process have finished long before. Another process may write anything.
-        const TRIES: u32 = 1_000;
         let mut gone = 0;
-        for _ in 0..TRIES {
+        for _ in 0..SUBMIT_TRIES {
             let head = self.memory.page().sq_head.load(Ordering::Acquire);
             let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
             let there = tail.wrapping_sub(head).min(self.sq_entries);
@@ -354,15 +353,13 @@ impl Core {
     /// Cancels a request that the engine has: 0, or a negative errno. One that is on its way to the
     /// engine, or that a thread is trying just now, is asked for again.
     pub(super) fn cancel_at(self: &Arc<Self>, instance: &Instance, key: u64) -> i32 {
-        const ON_ITS_WAY: u32 = 10_000;
-        const TRIED: u32 = 200;
         let mut patience = Patience::default();
         for look in 0.. {
             let answer = match instance.cancel(key) {
                 Ok(()) => return 0,
                 Err(errno) => errno,
             };
-            let most = if answer == -libc::ENOENT { ON_ITS_WAY } else { TRIED };
+            let most = if answer == -libc::ENOENT { CANCEL_TRIES } else { CANCEL_TRIED_TRIES };
             // While another thread has the lock, the request counts as the engine's.
             let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
                 let stage = locked.find(key).map(|at| locked.cancel_tried(at));

@@ -1,17 +1,17 @@
 //! The end of a ring or a thread: its requests are cancelled, and waited for.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uringlet::front::{Descriptor, Instance};
 
 use super::state::Core;
+use crate::tuning::{CANCEL_AGAIN, THREAD_END_MAX};
 
 impl Core {
     /// Cancels what waits, and waits for what is being executed: the program may free its buffers
     /// when this is over. What may never end is left to itself.
     pub(crate) fn close(self: &Arc<Self>, instance: &Arc<Instance>) {
-        const AGAIN: Duration = Duration::from_millis(20);
         loop {
             let keys = self.with(|locked| locked.cancel_everything());
             self.await_tries();
@@ -30,7 +30,7 @@ impl Core {
                 std::mem::forget(Arc::clone(instance));
                 return;
             }
-            self.wait_for_end(instance, seen, Some(AGAIN), false);
+            self.wait_for_end(instance, seen, Some(CANCEL_AGAIN), false);
         }
         instance.close();
     }
@@ -38,9 +38,7 @@ impl Core {
     /// A thread ends: cancels its requests, and waits for a while for those that are being
     /// executed.
     pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
-        /// A request in a system call may never end.
-        const LONGEST: Duration = Duration::from_secs(1);
-        let end = Instant::now() + LONGEST;
+        let end = Instant::now() + THREAD_END_MAX;
         let found = self.with(|locked| locked.cancel_thread(thread));
         // Requests that do not wait for others end, as if io_uring_enter(2) had executed them.
         let ends = |fd| Descriptor::fresh(fd).is_ok_and(Descriptor::is_seekable);

@@ -9,6 +9,7 @@ use crate::abi::{CQE_MORE, CQE_NONEMPTY, Cqe};
 use crate::calls::Call;
 use crate::service::{self, Watch};
 use crate::sockets::{Rest, Tried};
+use crate::tuning::{SHOTS_IN_A_ROW, VAIN_TRIES};
 
 impl Locked<'_> {
     /// Begins a call on a socket. `None`: it ends later.
@@ -92,8 +93,6 @@ impl Locked<'_> {
     /// Handles a result of a call. True: the request continues after a completion, or has ended
     /// here.
     pub(super) fn goes_on(&mut self, at: u32, result: i32) -> bool {
-        /// After this many results, other requests are tried.
-        const MOST: u32 = 32;
         let Some((_, socket)) = self.socket(at).filter(|it| it.1.goes_on_after(result)) else {
             return false;
         };
@@ -118,7 +117,7 @@ impl Locked<'_> {
         self.post(Cqe { user_data, res: result, flags }, false);
         self.leave_group(at);
         self.request(at).stage = Stage::Tried;
-        if socket.rest() != Rest::Nothing && socket.rounds() % MOST != 0 {
+        if socket.rest() != Rest::Nothing && socket.rounds() % SHOTS_IN_A_ROW != 0 {
             self.try_socket(at);
         } else if let Some(errno) = self.wait_for_socket(at) {
             self.finish(at, errno, 0);
@@ -128,8 +127,6 @@ impl Locked<'_> {
 
     /// Has a call tried when its socket is ready, or returns a negative errno.
     fn wait_for_socket(&mut self, at: u32) -> Option<i32> {
-        /// After this many tries in vain, a ready socket is tried only at a new event.
-        const MOST: u32 = 8;
         let (number, socket) = self.socket(at)?;
         let misses = socket.misses();
         if let Some(edges) = &self.request(at).edges {
@@ -140,7 +137,7 @@ impl Locked<'_> {
             }
             return None;
         }
-        let watch = Watch::of(socket.events() as u16 as u32, misses > MOST);
+        let watch = Watch::of(socket.events() as u16 as u32, misses > VAIN_TRIES);
         match service::watch(number, watch, Arc::clone(self.core()) as _, self.key(at)) {
             Ok(poll) => {
                 let request = self.request(at);

@@ -11,11 +11,7 @@ use uringlet::front::{Concern, Instance, IoEvent, WaitCondition, Waited};
 use super::state::Core;
 use crate::shared::process;
 use crate::sys;
-
-/// After the first time, the thread checks whether the owner has ended. Each further time is twice
-/// as long, up to the second.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOK_MOST: Duration = Duration::from_secs(1);
+use crate::tuning::OWNER_LOOK;
 
 impl Core {
     /// The number of completions that a wait for `min` lacks. A timeout that was not counted in
@@ -96,7 +92,7 @@ impl Core {
         mask: Option<u64>,
     ) -> Result<(), i32> {
         let page = self.memory.page();
-        let mut look = LOOK;
+        let mut look = OWNER_LOOK.0;
         loop {
             page.announce();
             let tail = page.cq_tail.load(Ordering::Relaxed);
@@ -115,12 +111,12 @@ impl Core {
             match sys::sleep_while(&page.cq_tail, tail, time, mask) {
                 errno if errno == -libc::EINTR => return Err(errno),
                 errno if errno == -libc::ETIMEDOUT => {
-                    look = LOOK_MOST.min(look * 2);
+                    look = OWNER_LOOK.1.min(look * 2);
                     if let Some(gone) = self.busy_other().filter(|&by| process::is_gone(by)) {
                         self.end_what_is_left(gone);
                     }
                 }
-                _ => look = LOOK,
+                _ => look = OWNER_LOOK.0,
             }
         }
     }
