@@ -1,4 +1,5 @@
-//! `uringlet bench` on tiny files: complete results, honest reasons, and nothing left behind.
+//! `uringlet bench` on tiny files: its results are complete, its reasons are true, and it leaves
+//! nothing behind.
 
 mod skip;
 
@@ -49,7 +50,7 @@ fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Figures that make sense, or a reason why there are none.
+/// Checks that a cell has plausible figures, or a reason why it has none.
 fn assert_complete(cell: &Value) {
     let figures = cell["figures"].as_array().unwrap();
     if let Some(reason) = cell["not_measured"].as_str() {
@@ -106,7 +107,7 @@ fn every_cell_has_figures_or_a_reason() {
                 });
                 match cell {
                     Some(cell) => assert_complete(cell),
-                    // They count no eventfd up.
+                    // These engines do not count up an eventfd.
                     None => assert!(
                         submit == "event-loop" && ["psync", "posixaio"].contains(&engine),
                         "{workload}, {engine}, {depth}, {submit} is missing"
@@ -126,7 +127,7 @@ fn every_cell_has_figures_or_a_reason() {
         let count = classes.map(|class| summary[what][class].as_u64().unwrap());
         assert_eq!(count.iter().sum::<u64>(), ratios as u64, "{summary}");
     }
-    // One round is no reason to call anything faster or slower.
+    // After one round, nothing may be called faster or slower.
     assert!(compared.iter().all(|found| found.is_null() || found["class"] == "unknown"));
     assert_eq!(summary["sentences"].as_array().unwrap().len(), 2);
 }
@@ -186,7 +187,7 @@ fn every_engine_can_be_chosen_and_none_is_mistaken_for_another() {
         let engines: Vec<_> = cells.iter().map(|cell| cell["engine"].as_str().unwrap()).collect();
         assert_eq!(engines, ALL);
         cells.iter().for_each(assert_complete);
-        // These need nothing that a sandbox may refuse.
+        // These engines need nothing that a sandbox may refuse.
         for engine in ["psync", "posixaio", "uringlet:auto", "uringlet:workers"] {
             let cell = cells.iter().find(|cell| cell["engine"] == engine).unwrap();
             assert!(cell["not_measured"].is_null(), "{cell}");
@@ -322,7 +323,8 @@ fn an_output_that_does_not_fit_leaves_what_was_there() {
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("data"), vec![7u8; 1 << 20]).unwrap();
     std::fs::write(path("old"), "precious").unwrap();
-    // In place of a full disk, which takes root. Room for the lines, and for half of the others.
+    // A limit on the size of files replaces a full disk, which would need root. The limit leaves
+    // room for the lines, and for half of the other files.
     let script = "trap '' XFSZ; ulimit -f 4; exec \"$@\"";
     let program = assert_cmd::cargo::cargo_bin!("uringlet");
     Command::new("sh")
@@ -368,7 +370,7 @@ fn standard_output_can_be_an_output_too() {
     assert!(only["cells"].is_array(), "{only}");
 }
 
-/// A benchmark of several minutes that has just printed its header.
+/// Starts a benchmark of several minutes, which has just printed its header.
 fn long_run(folder: &Path) -> Child {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
         .current_dir(folder)
@@ -405,7 +407,7 @@ fn even_sigkill_leaves_nothing() {
     assert!(names(folder.path()).is_empty());
 }
 
-/// Paths of all keys, but for those of options, which are the user's.
+/// Adds the paths of all keys to `into`, except for those of options: they belong to the user.
 fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
     for (name, value) in value.as_object().into_iter().flatten() {
         let path = format!("{path}/{name}");
@@ -446,13 +448,13 @@ fn the_json_has_what_fio_has() {
     };
     let theirs = of(&theirs["jobs"][0]);
     let entries = ours["jobs"].as_array().unwrap();
-    // Each workload comes twice: all in a call, and one in a call.
+    // Each workload has two entries: all requests in one call, and one request in each call.
     assert_eq!(entries.len(), 4);
     for (at, entry) in entries.iter().enumerate() {
         let (name, other) = if at < 2 { ("read", "write") } else { ("write", "read") };
         let mut all = of(entry);
         assert!(all.remove("/uringlet"));
-        // fio has percentiles where there were requests, and that was reads.
+        // fio has percentiles only where there were requests, and these were reads.
         all.retain(|key| !key.contains("/percentile"));
         assert!(all.is_subset(&theirs), "{:?}", all.difference(&theirs).collect::<Vec<_>>());
         let missing = |key: &&String| {

@@ -1,4 +1,5 @@
-//! Nobody reads what a command says any more: it ends quietly, and as a pipeline's part should.
+//! The reader of a command's output is gone: the command ends without a message, with the status
+//! that a shell expects.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,10 +14,10 @@ const RESULT: &str = r#"{
 }"#;
 const JOB: &str = "[job]\nrw=randread\nbs=4k\nsize=64k\nioengine=psync\n";
 
-/// As a shell has it for a process that SIGPIPE has ended.
+/// A shell reports this status for a process that SIGPIPE has ended.
 const BROKEN_PIPE: i32 = 128 + libc::SIGPIPE;
 
-/// Ends of pipes that nobody reads, for standard output, standard error or both.
+/// Pipes without a reader, for standard output, standard error or both.
 fn streams() -> [(&'static str, [Stdio; 2]); 3] {
     let closed = || {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -32,7 +33,7 @@ fn streams() -> [(&'static str, [Stdio; 2]); 3] {
     ]
 }
 
-/// `codes` are the exit statuses that are right.
+/// Checks that the command ends without a message, with one of the exit statuses in `codes`.
 fn assert_quiet(folder: &Path, arguments: &[&str], codes: &[i32]) {
     for (which, [out, error]) in streams() {
         let mut uringlet = Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
@@ -94,7 +95,7 @@ fn what_is_refused_or_fails_keeps_its_status() {
     }
 }
 
-/// It goes on without a reader: the program's status is what counts.
+/// The program goes on without a reader: the status of the program is what counts.
 #[test]
 fn a_program_that_is_run_keeps_its_status_and_the_usual_signals() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `uringlet check`: what it says of programs and processes, and its exit status.
+//! `uringlet check`: what it reports about programs and processes, and its exit status.
 
 mod skip;
 
@@ -12,7 +12,7 @@ fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::new(assert_cmd::cargo::cargo_bin!("uringlet")).args(arguments).assert()
 }
 
-/// A shell that says when it is there and then waits for its standard input.
+/// A shell that reports that it has started, and then waits for its standard input.
 struct Waits(Child);
 
 impl Waits {
@@ -49,8 +49,8 @@ impl Drop for Waits {
     }
 }
 
-/// A drop-in that is asked runs in the command itself, whose own calls of io_uring it has to leave
-/// to the kernel. It does so with files that have its note.
+/// The command loads the drop-ins into itself to ask them. A drop-in has to leave the command's own
+/// calls of io_uring to the kernel. It does so for files that carry its note.
 #[test]
 fn the_command_has_the_note_by_which_drop_ins_leave_its_calls_alone() {
     let file = std::fs::read(assert_cmd::cargo::cargo_bin!("uringlet")).unwrap();
@@ -99,7 +99,7 @@ fn what_cannot_be_loaded_is_said_and_is_a_failure() {
 
 #[test]
 fn a_drop_in_that_does_not_answer_is_a_failure() {
-    // Beside a copy of the command lies a library that is none of ours.
+    // A library beside the copy of the command is not one of uringlet's.
     let folder = tempfile::tempdir().unwrap();
     let mut cp = std::process::Command::new("cp");
     let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();
@@ -115,7 +115,7 @@ fn a_drop_in_that_does_not_answer_is_a_failure() {
         check.args(["check", "--only", "libaio", "--", "true"]).assert().code(1)
     };
     check().stdout(contains("does NOT answer").and(contains("counted 0 reads")));
-    // And one that the loader cannot load.
+    // The loader cannot load this library.
     std::fs::write(&library, "not a library").unwrap();
     check().stdout(contains("NOT loaded from").and(contains("ERROR: ld.so")));
 }

@@ -1,4 +1,5 @@
-//! Every command that a page shows works: it is run in a folder that holds what the pages speak of.
+//! Every command on the pages works: this test runs it in a folder that holds the files of the
+//! pages.
 
 mod skip;
 
@@ -9,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Commands that are not run here, by how they begin, and why.
+/// Commands that this test does not run: how they begin, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("sudo apt install ", "installs a package as root: ci/packages.sh"),
     ("tar xzf uringlet-", "installs as root: ci/packages.sh"),
@@ -42,8 +43,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("uringlet reproduce all ", "takes minutes; each experiment is run"),
 ];
 
-/// What is smaller, shorter or elsewhere here than on a page. `LIBRARIES` is the folder of the
-/// drop-ins.
+/// Texts of a page, and the smaller or shorter texts that this test puts in their place.
+/// `LIBRARIES` is the folder of the drop-ins.
 const CHANGED: &[(&str, &str)] = &[
     ("/tmp/file", "file"),
     ("/mnt/data", "."),
@@ -64,7 +65,7 @@ const CHANGED: &[(&str, &str)] = &[
     ("--seconds 1s --rounds 10", ""),
 ];
 
-/// What is put behind commands that begin so. The first one that fits counts.
+/// Arguments that are added to commands which begin with this text. The first match counts.
 const SHORTENED: &[(&str, &str)] = &[
     ("uringlet top --", ""),
     ("uringlet top", " --once"),
@@ -80,7 +81,7 @@ const SHORTENED: &[(&str, &str)] = &[
     ("uringlet reproduce", " --quick"),
 ];
 
-/// Exit statuses other than 0 that the pages speak of.
+/// Exit statuses other than 0 that the pages mention.
 const STATUSES: &[(&str, &[i32])] = &[
     ("uringlet doctor --require io_uring", &[0, 3]),
     ("uringlet doctor --forbid docker --require io_uring", &[3]),
@@ -96,7 +97,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// README and the pages of the book, by their path.
+/// README.md and the pages of the book, by their paths.
 fn pages() -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("README.md")];
     for folder in ["docs", "docs/programs"] {
@@ -108,8 +109,8 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// The commands of a page, in order. One takes several lines if a line ends with a backslash, or if
-/// it has a text up to `END`.
+/// The commands of a page, in order. A command spans several lines if a line ends with a backslash,
+/// or if it contains a text up to `END`.
 fn commands(page: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let (mut is_shell, mut is_open) = (false, false);
@@ -133,7 +134,7 @@ fn commands(page: &str) -> Vec<String> {
     found
 }
 
-/// A folder with what the pages speak of, and programs that stand in for the reader's own.
+/// A folder with the files of the pages, and with programs that replace the reader's own.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -153,7 +154,7 @@ impl Place {
         place
     }
 
-    /// Says what is wrong if it does not exit with one of these.
+    /// Runs a command. Returns the mistake if the exit status is none of these.
     fn run(&self, command: &str, statuses: &[i32]) -> Result<(), String> {
         let path = std::env::var("PATH").unwrap();
         let mut shell = Command::new("timeout");
@@ -168,7 +169,7 @@ impl Place {
         Err(format!("{command}\n{}\n{out}\n{err}", output.status))
     }
 
-    /// A program of the command that this machine has not.
+    /// Returns a program that the command needs and this machine does not have.
     fn missing(&self, command: &str) -> Option<&'static str> {
         let programs = ["fio", "qemu-img", "stress-ng", "ioping", "jq", "man"];
         let is_used = |program: &str| {

@@ -1,4 +1,4 @@
-//! `uringlet compare`: changes beyond noise, and files that cannot be compared.
+//! `uringlet compare`: it reports changes beyond the noise, and files that cannot be compared.
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -14,7 +14,7 @@ fn uringlet(folder: &Path, arguments: &[&str]) -> assert_cmd::assert::Assert {
 }
 
 fn cell(depth: u64, engine: &str, iops: [f64; 3], cpu_us: f64) -> Value {
-    // Twice, since three rounds are too few for a verdict.
+    // Each figure is there twice, because three rounds are too few for a verdict.
     let [a, b, c] = iops;
     let figures = [a, b, c, a, b, c]
         .map(|iops| json!({ "iops": iops, "cpu_us_per_request": cpu_us + iops / 1000.0 }));

@@ -1,4 +1,5 @@
-//! `uringlet doctor`, and `--forbid`: what is refused, by whom, and that nothing is left behind.
+//! `uringlet doctor` and `--forbid`: what is refused, what refuses it, and that nothing is left
+//! behind.
 
 mod skip;
 
@@ -27,7 +28,7 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-/// False, and says so, where the kernel has no seccomp filters.
+/// Returns false, and prints that the test is skipped, where the kernel has no seccomp filters.
 fn has_seccomp(test: &str) -> bool {
     let there = Path::new("/proc/sys/kernel/seccomp").exists();
     if !there {
@@ -102,7 +103,7 @@ fn without_folders_each_file_system_at_hand_is_tried_once() {
     let assert = command.current_dir(&folder).args(["doctor", "--json", "-"]).assert().success();
     let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
     let systems = report["file_systems"].as_array().unwrap();
-    // The current folder lies under /tmp.
+    // The current folder is below /tmp.
     assert_eq!(systems[0]["path"], ".");
     assert!(systems.iter().all(|system| system["path"] != "/tmp"), "{systems:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -133,7 +134,7 @@ fn each_sandbox_is_named_as_the_cause() {
                 (&engine["available"], &engine["errno_name"]),
                 (&false.into(), &errno.into())
             );
-            // Where the setting refuses io_uring too, that is the truth as well.
+            // Where the kernel's setting refuses io_uring as well, that reason is also true.
             let disabled = report["sandbox"]["io_uring_disabled"].as_u64().unwrap_or(0) > 0;
             assert!(engine["cause"] == "seccomp" || (*name == "io_uring" && disabled), "{engine}");
         }
@@ -194,7 +195,7 @@ fn without_kernel_engines_and_threads_everything_is_inline() {
 fn a_folder_that_cannot_be_tried_is_named() {
     doctor(&["/no/such/folder"]).code(2).stderr(contains("/no/such/folder"));
     doctor(&["/proc/self/exe"]).code(2).stderr(contains("/proc/self/exe"));
-    // One that exists and takes no files is a finding, not a failure.
+    // A folder that exists and takes no files is a finding; the command does not fail.
     doctor(&["/proc"]).success().stdout(contains("scratch file").and(contains("auto, cached")));
 }
 

@@ -1,4 +1,5 @@
-//! The command line: help texts, and wrong input that is refused with field, value and expectation.
+//! The command line: the help texts, and wrong input, which is refused with its field, its value
+//! and what was expected.
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -8,8 +9,7 @@ fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::new(assert_cmd::cargo::cargo_bin!("uringlet")).args(arguments).assert()
 }
 
-/// Every command, and every command of a command, found in the help texts: `["reproduce",
-/// "lookup"]`.
+/// Every command and subcommand that the help texts list, such as `["reproduce", "lookup"]`.
 fn commands() -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! `uringlet bench JOB.fio`: fio runs the jobs with every engine, and what it says is tabulated;
-//! what is refused is named.
+//! `uringlet bench JOB.fio`: fio runs the jobs with every engine, and the results become a table.
+//! Jobs that are refused are named.
 
 mod skip;
 
@@ -11,7 +11,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A folder for a job; none, and said so, without fio. Not in a place that is often kept in memory.
+/// A folder for a job. `None`, with a message, if fio is not installed. The folder is not below
+/// /tmp, which is often kept in memory.
 fn folder(test: &str) -> Option<tempfile::TempDir> {
     match std::process::Command::new("fio").arg("--version").output() {
         Ok(_) => Some(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()),
@@ -34,14 +35,14 @@ fn report(folder: &Path, job: &str, arguments: &[&str]) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join("ours.json")).unwrap()).unwrap()
 }
 
-/// The requests of a cell's only round.
+/// The number of requests in the only round of a cell.
 fn requests(report: &Value, job: &str, engine: &str) -> Option<u64> {
     let cells = report["cells"].as_array().unwrap();
     let cell = cells.iter().find(|cell| cell["job"] == job && cell["engine"] == engine)?;
     cell["figures"][0]["requests"].as_u64()
 }
 
-/// Why an engine has no figures.
+/// The reason why an engine has no figures.
 fn refusal<'a>(report: &'a Value, what: &str) -> Option<&'a str> {
     let reasons = report["not_measured"].as_array().unwrap();
     let of = |reason: &&Value| reason["what"].as_array().unwrap().contains(&what.into());
@@ -61,7 +62,7 @@ fn every_engine_makes_the_requests_that_the_job_says() {
         for (job, expected) in [("a", 128), ("b", 32)] {
             let found = requests(&report, job, way);
             if let Some(reason) = refusal(&report, &format!("{job}, {way}")) {
-                // The others need nothing that a sandbox may refuse.
+                // The other ways need nothing that a sandbox may refuse.
                 assert!(["libaio", "io_uring"].contains(&way) && !reason.is_empty(), "{reason}");
                 continue;
             }
@@ -79,7 +80,7 @@ fn every_engine_makes_the_requests_that_the_job_says() {
     let lines = report["lines"].as_array().unwrap();
     assert_eq!(lines.len(), 4);
     assert!(lines.iter().all(|line| line["comparison"]["ratio"].as_f64() > Some(0.0)), "{lines:?}");
-    // Clones have an entry each, as fio has it.
+    // Each clone has an entry of its own, as in fio.
     let entries = report["jobs"].as_array().unwrap().iter();
     let of_a =
         entries.filter(|entry| entry["jobname"] == "a" && entry["uringlet"]["engine"] == "psync");
@@ -95,7 +96,7 @@ fn every_engine_makes_the_requests_that_the_job_says() {
     assert!(page.contains("uringlet:auto (posixaio)") && page.contains("99th percentile"));
 }
 
-/// A job file of the repository, made smaller: every line of `changes` has to be there.
+/// A job file of the repository, made smaller. Every line in `changes` has to occur in it.
 fn shipped(name: &str, changes: &[(&str, &str)]) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../jobs").join(name);
     let mut text = std::fs::read_to_string(path).unwrap();
@@ -156,7 +157,7 @@ fn a_file_of_the_users_is_not_written_to_unless_allowed() {
         .assert()
         .code(2)
         .stderr(contains("precious exists"));
-    // Without a size it is all of the file.
+    // Without a size, the job reads the whole file.
     let read = report(
         folder.path(),
         "[a]\nfilename=precious\nrw=randread\nbs=4k\n",
@@ -248,6 +249,6 @@ fn ctrl_c_ends_fio_too() {
     let status =
         std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(status.unwrap().success());
-    // Its end is that of fio, too: that was waited for.
+    // The command ends only after fio has ended.
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }

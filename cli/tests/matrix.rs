@@ -1,6 +1,6 @@
-//! `uringlet run` as people use it: all drop-ins loaded, each engine, each interface, and kernel
-//! interfaces refused. fio verifies what it has written. Of 75 cells these tests run 30, and with
-//! `URINGLET_TEST_MATRIX=full` (`ci/matrix.sh`) all.
+//! `uringlet run` with all drop-ins loaded, for each engine, each interface and refused kernel
+//! interfaces. fio verifies what it has written. These tests run 30 of the 75 cells, or all with
+//! `URINGLET_TEST_MATRIX=full` (`ci/matrix.sh`).
 
 mod skip;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use uringlet::EngineKind;
 
-/// What is refused to the program, and with it to the engine.
+/// The kernel interfaces that are refused to the program, and so to the engine.
 const SANDBOXES: [&[&str]; 5] =
     [&[], &["docker"], &["linux_aio"], &["io_uring"], &["linux_aio", "io_uring"]];
 
@@ -19,7 +19,7 @@ fn engines() -> impl Iterator<Item = EngineKind> {
     EngineKind::ALL.into_iter().filter(|&engine| engine != EngineKind::Null)
 }
 
-/// Can this engine not execute here, so that set-ups are refused?
+/// Is this engine refused here, so that setting a context up fails?
 fn is_refused(engine: EngineKind, sandbox: &[&str]) -> bool {
     match engine {
         EngineKind::LinuxAio => sandbox.contains(&"linux_aio"),
@@ -28,7 +28,7 @@ fn is_refused(engine: EngineKind, sandbox: &[&str]) -> bool {
     }
 }
 
-/// The number in a line of the summary.
+/// The number on a line of the summary.
 fn counted(summary: &str, name: &str) -> Option<u64> {
     let rest = summary.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
     rest.split_whitespace().next()?.replace(',', "").parse().ok()
@@ -54,13 +54,13 @@ fn cell(folder: &Path, interface: &str, engine: EngineKind, sandbox: &[&str]) {
         return;
     }
     assert!(output.status.success(), "{name}");
-    // One for the job: the engine makes none of its own.
+    // fio sets up one context for the job; the engine sets up none of its own.
     assert_eq!(counted(&text, "contexts"), Some(1), "{name}");
     assert_eq!(counted(&text, "of these failed"), Some(0), "{name}");
     assert!(counted(&text, "requests") >= Some(REQUESTS), "{name}");
 }
 
-/// All engines in the open, and each in one sandbox more.
+/// Runs every engine without a sandbox, and each in one sandbox as well.
 fn matrix(name: &str, interface: &str, shift: usize) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut direct = std::fs::OpenOptions::new();

@@ -1,6 +1,6 @@
-//! A copy of the command alone runs programs, wherever it can put the drop-ins that it carries.
+//! A copy of the command alone runs programs, wherever it can write the drop-ins that it carries.
 //!
-//! `ci/test.sh` builds a command that carries them; a plain debug build does not.
+//! A command from `ci/test.sh` carries the drop-ins; a plain debug build does not.
 
 mod skip;
 
@@ -9,7 +9,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use std::path::{Path, PathBuf};
 
-/// Reads by io_submit, through libc's syscall(); says so.
+/// Reads with io_submit, through libc's syscall(), and prints what it read.
 const READS: &str = r#"
 #include <fcntl.h>
 #include <linux/aio_abi.h>
@@ -32,7 +32,7 @@ int main(void) {
 }
 "#;
 
-/// Closes every descriptor in the child of a fork, and runs a program there.
+/// Closes every descriptor in the child of a fork, and executes a program there.
 const CLOSES: &str = r#"
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,7 +50,8 @@ int main(int count, char **words) {
 }
 "#;
 
-/// Closes what it has inherited, has a file under every number up to 128, and becomes a program.
+/// Closes the descriptors that it inherited, opens a file under every number up to 128, and
+/// executes a program.
 const REOPENS: &str = r#"
 #include <fcntl.h>
 #include <unistd.h>
@@ -66,7 +67,8 @@ int main(int count, char **words) {
 }
 "#;
 
-/// A folder with a copy of the command, programs, and nothing else; none if it carries nothing.
+/// A folder that holds only a copy of the command and programs. `None` if the command carries no
+/// drop-ins.
 struct Alone(tempfile::TempDir);
 
 impl Alone {
@@ -76,7 +78,8 @@ impl Alone {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        // By another process, lest a child of another test inherits a descriptor to write to it.
+        // Another process makes the copy. Otherwise a child of another test could inherit a
+        // descriptor that is open for writing.
         let mut cp = std::process::Command::new("cp");
         let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();
         assert!(copied.unwrap().success());
@@ -88,7 +91,7 @@ impl Alone {
             assert!(made.unwrap().success());
         }
         std::fs::create_dir(folder.path().join("cache")).unwrap();
-        // Other users are to be able to start it.
+        // Other users have to be able to start the copy.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), all).unwrap();
         Some(Self(folder))
@@ -104,9 +107,9 @@ impl Alone {
         command
     }
 
-    /// Runs a script as root of namespaces of its own, in which this folder is /mnt, and every
-    /// other folder that could hold a library is empty and mounted so; none if there are no
-    /// namespaces.
+    /// Runs a script as root in new namespaces. This folder is /mnt there. Empty folders, mounted
+    /// with these options, cover every other folder that could hold a library. `None` if this
+    /// system refuses namespaces.
     fn in_namespaces(&self, test: &str, options: &str, script: &str) -> Option<Command> {
         let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
         let mut probe = std::process::Command::new("unshare");
@@ -143,7 +146,8 @@ fn a_copy_of_the_command_runs_children_of_children() {
     let preload = preload.map(|name| format!("{folder}/{name}")).join(":");
     let expected = format!("{preload}\nread\n");
     assert.stdout(expected).stderr(contains("uringlet: summary").and(contains("reads")));
-    // Once more, with what lies there; and by the other commands that need them.
+    // The second run uses the files of the first. The other commands that need the drop-ins run as
+    // well.
     alone.command(&cache, &["run", "--", &reads]).assert().success().stdout("read\n");
     alone
         .command(&cache, &["check", "--", &reads])
@@ -154,7 +158,7 @@ fn a_copy_of_the_command_runs_children_of_children() {
     let plain = String::from_utf8(assert.success().get_output().stdout.clone()).unwrap();
     assert!(plain.contains(&format!("LD_PRELOAD={folder}/libaio.so:")), "{plain}");
     assert!(plain.contains("URINGLET_STATS=auto\n") && plain.contains("URINGLET_ENGINE=auto\n"));
-    // What env(1) is told so is what `run` does.
+    // The variables that `uringlet env` prints have the same effect in env(1) as `run`.
     let mut env = Command::new("env");
     env.args(plain.lines()).arg(&reads).assert().success().stdout("read\n").stderr("");
 }
@@ -179,11 +183,11 @@ fn where_no_folder_will_do_programs_run_from_memory() {
     let name = "where_no_folder_will_do_programs_run_from_memory";
     let Some(alone) = Alone::new(name) else { return };
     let script = r#"exec ./uringlet run --stats -- sh -c 'echo "$LD_PRELOAD"; ./closes ./reads'"#;
-    // Nothing can be executed there; nothing can be written there.
+    // Nothing can be executed in such a folder, or nothing can be written to it.
     for options in ["noexec", "ro"] {
         let Some(mut command) = alone.in_namespaces(name, options, script) else { return };
         let place = contains("/fd/").and(contains("\nread\n"));
-        // The loader complains of what it cannot preload.
+        // The loader reports the library that it cannot preload.
         let summary = contains("uringlet: summary").and(contains("ERROR: ld.so").not());
         command.assert().success().stdout(place).stderr(summary);
         let check = "exec ./uringlet check -- ./reads";
@@ -212,7 +216,7 @@ fn nothing_else_is_loaded_where_a_program_has_other_files() {
             return skip::skipped(name, "cc -static does not work here");
         }
     }
-    // Not everything that is started by the program has the drop-ins' functions.
+    // Not every program that the program starts has the functions of the drop-ins.
     let script = "exec ./uringlet run -- sh -c './reopens ./trap.so ./reads'";
     let Some(mut command) = alone.in_namespaces(name, "noexec", script) else { return };
     command.assert().success().stdout("read\n");

@@ -1,4 +1,4 @@
-//! `--html` and `--csv`: the pages are looked at in a browser, in every size and colour scheme.
+//! `--html` and `--csv`: a browser checks the pages at every size and in every colour scheme.
 
 mod browser;
 mod skip;
@@ -31,7 +31,7 @@ fn uringlet(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Lines of a CSV file, as names and values.
+/// The lines of a CSV file, as names and values.
 fn records(path: &Path) -> Vec<Vec<(String, String)>> {
     let mut file = csv::Reader::from_path(path).unwrap();
     let heads = file.headers().unwrap().clone();
@@ -46,7 +46,8 @@ fn value<'a>(record: &'a [(String, String)], column: &str) -> &'a str {
     record.iter().find(|(name, _)| name == column).map_or("", |(_, value)| value)
 }
 
-/// Looks at a page from everywhere; gives the titles of its plots. `None` without a browser.
+/// Checks a page at every size and in every colour scheme, and returns the titles of its plots.
+/// `None` without a browser.
 fn plots(page: &Path, test: &str) -> Option<Vec<String>> {
     let Some(mut browser) = Browser::start() else {
         skip::skipped(&format!("{test}, in a browser"), "chromium is missing (ci/setup.sh)");
@@ -86,20 +87,20 @@ fn assert_has(plots: &[String], title: &str) {
 #[test]
 fn a_page_of_bench_has_every_plot() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    // What a file is called is no markup.
+    // The name of a file must not become markup.
     let output = tempfile::Builder::new().prefix("<b>&\"'").tempdir().unwrap();
     let (html, csv) = (output.path().join("report.html"), output.path().join("rounds.csv"));
     let file = output.path().join("data <i>");
     let quick = ["bench", "--size", "1M", "--seconds", "0.01", "--rounds", "2", "--depth", "1,74"];
     let command = &mut uringlet(folder.path(), &quick);
     let command = command.args(["--workloads", "buffered-write,direct-read"]);
-    // As many columns as there can be.
+    // The command measures the largest possible number of columns.
     let command = command.args(["--engines", &ENGINES.join(",")]);
     let command = command.arg("--html").arg(&html).arg("--csv").arg(&csv).arg("--file").arg(&file);
     command.assert().success();
 
     let lines = records(&csv);
-    // At least a line for each cell.
+    // Each cell has at least one line.
     assert!(lines.len() >= 2 * 2 * ENGINES.len(), "{}", lines.len());
     for line in &lines {
         let measured = value(line, "round") == "latencies" || !value(line, "iops").is_empty();
@@ -108,7 +109,7 @@ fn a_page_of_bench_has_every_plot() {
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.contains("&lt;b&gt;&amp;") && !page.contains("<b>"));
 
-    // A name that needs no escaping in an address.
+    // This name needs no escaping in an address.
     let plain = folder.path().join("report.html");
     std::fs::copy(&html, &plain).unwrap();
     let Some(plots) = plots(&plain, "a_page_of_bench_has_every_plot") else { return };
@@ -122,7 +123,8 @@ fn a_page_of_bench_has_every_plot() {
         [("buffered-write", "buffered write 1k"), ("direct-read", "direct read 16k")]
     {
         if measured(workload) {
-            // The rate and the CPU time; completion and submit latency at each depth.
+            // The rate and the CPU time each have a plot; completion and submit latency have one at
+            // each depth.
             assert_eq!(plots.iter().filter(|plot| *plot == label).count(), 2, "{plots:#?}");
             for depth in
                 ["1 in flight", "74 in flight, all in a call", "74 in flight, one in a call"]
@@ -137,7 +139,7 @@ fn a_page_of_bench_has_every_plot() {
 
 #[test]
 fn all_experiments_are_run_and_summed_up() {
-    // In memory, where there is any: that is quick, and has something that cannot be measured.
+    // A file in memory makes the runs short, and leaves something that cannot be measured.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let output = tempfile::tempdir().unwrap();
     let path = |name: &str| output.path().join(name);
@@ -261,8 +263,8 @@ fn the_check_of_pages_finds_what_is_wrong() {
     assert!(seen.requests.iter().any(|url| url == "http://127.0.0.1:9/picture"), "{seen:?}");
 }
 
-/// Starts it, has it interrupted after the line that begins with `header`, and gives what it wrote
-/// to `--json`.
+/// Starts the command and interrupts it after the line that begins with `header`. Returns what it
+/// wrote to `--json`.
 fn interrupted(arguments: &[&str], header: &str) -> Value {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = tempfile::tempdir().unwrap();
@@ -284,7 +286,7 @@ fn interrupted(arguments: &[&str], header: &str) -> Value {
     while !lines.next().expect("the header comes").unwrap().starts_with(header) {}
     let kill = format!("kill -INT {}", child.id());
     assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    // Standard output is read until the end, so that nobody waits for it.
+    // The test reads standard output to its end, so that the command does not wait for a reader.
     assert!(lines.all(|line| line.is_ok()));
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(130), "{ended:?}");

@@ -1,6 +1,6 @@
-//! `uringlet run` around the program: refusals, exit status, signals, the counters' file.
+//! `uringlet run` and its program: refusals, exit status, signals, the file of the counters.
 //!
-//! What the drop-ins do is tested with the drop-ins; here empty libraries stand in for them.
+//! The drop-ins have tests of their own; in these tests, empty libraries replace them.
 
 mod skip;
 
@@ -17,14 +17,14 @@ fn uringlet() -> Command {
 
 const DROP_INS: [&str; 3] = ["libaio.so", "libposix_aio.so", "liburing.so"];
 
-/// A folder with a copy of the command and, beside it, empty drop-ins.
+/// A folder with a copy of the command, and empty drop-ins beside it.
 struct Installation(tempfile::TempDir);
 
 impl Installation {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // By another process: a descriptor of ours that is open for writing could be inherited by a
-        // child of a parallel test, and executing the copy would fail with ETXTBSY.
+        // Another process makes the copy. A child of a parallel test could inherit a descriptor of
+        // this process that is open for writing. Executing the copy would fail with ETXTBSY then.
         let mut cp = std::process::Command::new("cp");
         let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();
         assert!(copied.unwrap().success());
@@ -43,7 +43,7 @@ impl Installation {
     }
 }
 
-/// True if cc can do it.
+/// Compiles the source. Returns false if cc fails.
 fn try_compile(folder: &Path, source: &str, flags: &[&str], name: &str) -> bool {
     let file = folder.join("source.c");
     std::fs::write(&file, source).unwrap();
@@ -53,7 +53,7 @@ fn try_compile(folder: &Path, source: &str, flags: &[&str], name: &str) -> bool 
 }
 
 fn compile(folder: &Path, source: &str, flags: &[&str], name: &str) {
-    // Rust itself links with cc, so it is there.
+    // rustc links with cc, so cc is installed.
     assert!(try_compile(folder, source, flags, name), "cc {flags:?} failed");
 }
 
@@ -134,7 +134,8 @@ fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     }
 }
 
-/// With the drop-ins themselves: they warn where somebody else has set the variable.
+/// This test uses the real drop-ins: they warn if the program's environment already sets the
+/// variable.
 #[test]
 fn an_engine_that_moves_no_data_is_warned_of_unless_it_was_asked_for() {
     const SOURCE: &str = "#include <sys/syscall.h>\n#include <unistd.h>\n\
@@ -213,7 +214,7 @@ fn what_is_forbidden_is_refused_to_the_program() {
         let assert = installation.run(&[stats, &forbid, &doctor].concat()).success();
         let report: serde_json::Value =
             serde_json::from_slice(&assert.get_output().stdout).unwrap();
-        // The program itself was not told to forbid anything.
+        // The doctor itself was given no `--forbid`.
         assert_eq!(report["sandbox"]["forbidden"].as_array().unwrap().len(), 0);
         assert_eq!(report["sandbox"]["seccomp"], 2);
         for engine in report["engines"].as_array().unwrap() {
@@ -223,7 +224,7 @@ fn what_is_forbidden_is_refused_to_the_program() {
             }
         }
     }
-    // Processes are no threads, and what they start is in the same sandbox.
+    // `--forbid threads` allows processes, and child processes are in the same sandbox.
     let script = r#"(grep -c '^Seccomp:.*2$' /proc/self/status) | cat"#;
     installation
         .run(&["--forbid", "docker,threads", "--", "sh", "-c", script])
@@ -231,7 +232,8 @@ fn what_is_forbidden_is_refused_to_the_program() {
         .stdout("1\n");
 }
 
-/// Takes one signal, without a window in which it could be lost, and exits with 100 + its number.
+/// Waits for one signal, without a window in which the signal could be lost. Exits with 100 + its
+/// number.
 const WAITS_FOR_A_SIGNAL: &str = r#"
 #include <signal.h>
 #include <unistd.h>
@@ -310,7 +312,7 @@ fn the_environment_is_printed_for_services_and_shells() {
     }
 }
 
-/// With the drop-ins themselves.
+/// This test uses the real drop-ins.
 #[test]
 fn why_nothing_went_through_is_said_in_a_line_without_being_asked() {
     const REFUSED: &str = "#include <sys/syscall.h>\n#include <unistd.h>\n\
@@ -328,7 +330,7 @@ fn why_nothing_went_through_is_said_in_a_line_without_being_asked() {
     let ring = folder.path().join("ring");
     let run = ["run", "--forbid", "io_uring", "--"];
     uringlet().args(run).arg(ring).assert().success().stderr("");
-    // Polled by a hybrid of ways, which is not served: refused as without the library.
+    // The library does not serve hybrid polling: the set-up is refused as without the library.
     const OTHER: &str = "#include <errno.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
         int main(void) { int params[30] = { [2] = 1 << 17 | 1 };\n\
         return syscall(SYS_io_uring_setup, 8, params) == -1 && errno == EPERM ? 0 : 1; }";

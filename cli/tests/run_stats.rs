@@ -1,4 +1,4 @@
-//! What `uringlet run` says of a program's counters while it runs and at its end: lines, JSON,
+//! The counters of a program under `uringlet run`, while it runs and at its end: lines, JSON,
 //! Prometheus' format.
 
 mod skip;
@@ -16,7 +16,7 @@ fn run(arguments: &[&str]) -> assert_cmd::assert::Assert {
     uringlet.arg("run").args(arguments).assert()
 }
 
-/// A program that makes 64 requests.
+/// A job that makes 64 requests.
 fn fio(folder: &Path) -> String {
     format!(
         "fio --name=job --filename={}/data --size=256k --bs=4k --ioengine=libaio --rw=write \
@@ -25,7 +25,7 @@ fn fio(folder: &Path) -> String {
     )
 }
 
-/// One sample of an exposition.
+/// One sample in Prometheus' text format.
 #[derive(Debug)]
 struct Sample {
     name: String,
@@ -33,8 +33,8 @@ struct Sample {
     value: f64,
 }
 
-/// Parses the text format strictly: metric names, escapes, HELP and TYPE once and in front of a
-/// family's samples, no sample twice, and of histograms what makes one.
+/// Parses the text format strictly. It checks metric names, escapes, HELP and TYPE before each
+/// family's samples, repeated samples, and the parts of a histogram.
 fn parse(text: &str) -> Vec<Sample> {
     assert!(text.ends_with('\n') && !text.contains("\n\n"));
     let mut samples: Vec<Sample> = Vec::new();
@@ -138,7 +138,7 @@ fn prometheus_gets_what_it_reads() {
     let left: Vec<_> = names.filter(|name| name != "fio.prom" && name != "data").collect();
     assert!(left.is_empty(), "{left:?}");
 
-    // A name of any characters, to standard output.
+    // A program whose name has unusual characters; the counters go to standard output.
     let odd = folder.path().join("o\"d\\d\nname");
     std::os::unix::fs::symlink("/bin/true", &odd).unwrap();
     let output = run(&["--stats-prometheus", "-", "--", odd.to_str().unwrap()]).success();
@@ -176,7 +176,7 @@ fn every_interval_gets_a_line_an_object_and_a_new_file() {
     for part in ["uringlet: 0.", " s: ", " req/s, read ", "in flight", "workers", "p99", "errors"] {
         assert!(first.contains(part), "{part} is missing in {first}");
     }
-    // It was written after the file, so that one is there, whole.
+    // The command wrote this line after the file, so the file is there and complete.
     lines.next().unwrap();
     parse(&std::fs::read_to_string(&prometheus).unwrap());
     drop(child.stdin.take());
@@ -221,8 +221,8 @@ fn what_cannot_be_written_is_said_and_the_programs_status_comes_first() {
     }
 }
 
-/// Its child reads a file in a root folder in which there is nothing, as daemons do. It ends with
-/// 77 where it may not change its root folder.
+/// The child reads a file in an empty root folder, as daemons do. It exits with 77 if it is not
+/// allowed to change its root folder.
 const DAEMON: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

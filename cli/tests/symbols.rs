@@ -1,6 +1,6 @@
-//! The engine is no program of the drop-ins': nothing of ours calls a function of the C library
-//! that a drop-in answers. Such a call would make a ring for a ring, close as the program closes,
-//! or wait for what it is inside of. Calls by instructions go to the kernel.
+//! The engine must not use the drop-ins: nothing in uringlet may call a C function that a drop-in
+//! replaces. Such a call would set up a ring for a ring, close as the program closes, or wait for
+//! itself. Calls by instructions reach the kernel.
 
 mod skip;
 
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 const DROP_INS: [&str; 3] = ["libaio.so", "libposix_aio.so", "liburing.so"];
 const OTHERS: [&str; 1] = ["liburinglet_capi.so"];
 
-/// Calls that may be: the function, what is in the name of the caller, and why.
+/// Calls that are allowed: the function, a part of the caller's name, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("syscall", "std::", "futex, statx, getrandom, gettid: a jump leads on to the C library"),
     ("close", "std::", "what std has opened itself: nobody's requests are on such a number"),
@@ -38,7 +38,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 
 type Elf<'a> = ElfFile64<'a>;
 
-/// One that cargo has built, beside this test or in the folder above.
+/// A library that cargo has built, beside this test or in the folder above.
 fn library(name: &str) -> PathBuf {
     let executable = std::env::current_exe().unwrap();
     let folder = executable.parent().unwrap();
@@ -48,7 +48,7 @@ fn library(name: &str) -> PathBuf {
     newest.unwrap_or_else(|| panic!("{name} is not there: cargo build --workspace"))
 }
 
-/// What a library lets others call.
+/// The functions that a library exports.
 fn exported(file: &Path) -> BTreeSet<String> {
     let bytes = std::fs::read(file).unwrap();
     let elf = Elf::parse(&*bytes).unwrap();
@@ -62,14 +62,15 @@ fn c_library() -> PathBuf {
     paths.filter(|path| path.ends_with("/libc.so.6")).map(PathBuf::from).next().unwrap()
 }
 
-/// Functions of the C library that a drop-in answers.
+/// The functions of the C library that a drop-in replaces.
 fn answered() -> BTreeSet<String> {
     let ours = DROP_INS.iter().flat_map(|name| exported(&library(name)));
     let theirs = exported(&c_library());
     ours.filter(|name| theirs.contains(name)).collect()
 }
 
-/// Who calls these functions, or has their addresses: function and caller, by its mangled name.
+/// The callers of these functions, and code that has their addresses: the function, and the
+/// caller's mangled name.
 fn calls(elf: &Elf, functions: &BTreeSet<String>) -> BTreeSet<(String, String)> {
     let mut places: Vec<(u64, &str)> = elf
         .symbols()
@@ -90,15 +91,15 @@ fn calls(elf: &Elf, functions: &BTreeSet<String>) -> BTreeSet<(String, String)> 
         match r_type {
             _ if !functions.contains(name) => {}
             elf::R_X86_64_GLOB_DAT => drop(slots.insert(at, name.to_owned())),
-            // An address among data.
+            // An address in data.
             _ => drop(found.insert((name.to_owned(), owner(at)))),
         }
     }
     let text = elf.section_by_name(".text").unwrap();
     let Some(reach) = slots.first_key_value().zip(slots.last_key_value()) else { return found };
     let reach = *reach.0.0..=*reach.1.0;
-    // Such an address is read relative to the instruction that comes next, by call, jmp and push
-    // (0xff), mov (0x8b) or cmp (0x39, 0x3b). Other bytes may look like a distance by chance.
+    // Such an address is read relative to the next instruction, by call, jmp and push (0xff), mov
+    // (0x8b) or cmp (0x39, 0x3b). Other bytes may look like a distance by chance.
     for (at, bytes) in text.data().unwrap().windows(6).enumerate() {
         let [opcode, operand, distance @ ..] = bytes else { unreachable!() };
         let at = text.address() + at as u64 + 2;
@@ -124,7 +125,7 @@ fn demangled(names: &BTreeSet<(String, String)>) -> Vec<(String, String)> {
     let text: String = names.iter().map(|(_, caller)| format!("{caller}\n")).collect();
     filter.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = String::from_utf8(filter.wait_with_output().unwrap().stdout).unwrap();
-    // Without the hashes of crates: `std[0123…]::fs`.
+    // The names lose the hashes of crates: `std[0123…]::fs` becomes `std::fs`.
     let plain = |line: &str| {
         let parts = line.split('[').map(|part| match part.split_once(']') {
             Some((hash, rest)) if hash.len() == 16 => rest.to_owned(),

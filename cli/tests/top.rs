@@ -1,5 +1,5 @@
-//! `uringlet top` on running programs: its figures are theirs, its screen fits, and nothing is left
-//! of the killed.
+//! `uringlet top` on running programs: it shows their figures, fits the screen, and leaves nothing
+//! of killed programs.
 #![allow(unsafe_code)]
 
 use serde_json::Value;
@@ -13,14 +13,14 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use uringlet::{Context, Sqe};
 
-/// The longest that something may take that is waited for.
+/// The longest time that a test waits for something.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn uringlet() -> Command {
     Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
 }
 
-/// Looks until there is something, at most for [`PATIENCE`].
+/// Calls `look` until it returns something, for at most [`PATIENCE`].
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -36,7 +36,7 @@ fn top(arguments: &[&str]) -> Output {
     uringlet().args(["top", "--interval", "50ms"]).args(arguments).output().unwrap()
 }
 
-/// The program that a process is part of, if it is observed.
+/// The program that a process is part of, if `top` shows that program.
 fn look(pid: u32) -> Option<Value> {
     let output = top(&["--json", "-", "--once", &pid.to_string()]);
     let mut look: Value = serde_json::from_slice(&output.stdout).ok()?;
@@ -55,7 +55,8 @@ fn is_running(pid: u32) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
-/// fio at work until it is told to end, in a shell that stays after it, under `uringlet run`.
+/// A shell under `uringlet run` that starts fio. fio runs until it is told to end, and the shell
+/// stays.
 struct Running {
     folder: tempfile::TempDir,
     run: Child,
@@ -82,13 +83,13 @@ impl Running {
             .spawn()
             .unwrap();
         let fio = line(&mut run).parse().expect("the shell says fio's process id");
-        // Before it lays its files out, a signal ends it without a report.
+        // Before fio has laid out its files, a signal ends it without a report.
         let laid_out = || folder.path().join("job.0.0").exists().then_some(());
         wait_for("fio's first file", laid_out);
         Self { folder, run, fio }
     }
 
-    /// Ends fio, and gives the requests that it has counted.
+    /// Ends fio, and returns the number of requests that it has counted.
     fn end_fio(&mut self) -> u64 {
         signal(self.fio, "TERM");
         assert_eq!(line(&mut self.run), "done");
@@ -103,7 +104,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself. If not, it is asked, so that it ends its jobs, too.
+        // fio may have ended by itself. Otherwise kill(1) asks it to end, so that it ends its jobs,
+        // too.
         let _ = Command::new("kill").args(["-TERM", &self.fio.to_string()]).output();
         wait_for("fio's end", || (!is_running(self.fio)).then_some(()));
         drop(self.run.stdin.take());
@@ -111,8 +113,8 @@ impl Drop for Running {
     }
 }
 
-/// The next line of a child's standard output; what is read ahead is lost, so lines come one by
-/// one.
+/// The next line of a child's standard output. It reads byte by byte, so that it takes nothing of
+/// the line after.
 fn line(child: &mut Child) -> String {
     let mut line = String::new();
     let stdout = child.stdout.as_mut().unwrap();
@@ -134,7 +136,7 @@ fn figures_move_agree_with_fio_and_go_with_the_program() {
     let context = &program["contexts"][0];
     assert_eq!(context["program"], "fio");
     assert!(context["engine"].as_str().unwrap().starts_with("auto"), "{context}");
-    // Any process of the program stands for it.
+    // The number of any process names its program.
     let member = u32::try_from(context["pid"].as_u64().unwrap()).unwrap();
     assert_eq!(look(member).expect("observed")["pid"], program["pid"]);
 
@@ -171,7 +173,7 @@ fn children_made_by_fork_count_into_their_parents_program() {
     assert_eq!(look(pid).unwrap()["totals"]["requests"], requests);
 }
 
-/// What could be left behind.
+/// Files that the programs could have left behind.
 fn leavings() -> Vec<PathBuf> {
     let folders = [Path::new("/dev/shm").to_owned(), std::env::temp_dir()];
     let entries = folders.iter().filter_map(|folder| folder.read_dir().ok()).flatten().flatten();
@@ -212,7 +214,7 @@ fn nothing_is_left_of_the_killed() {
             let output = top(&["--once", &process.to_string()]);
             assert_eq!(output.status.code(), Some(2), "{output:?}");
         }
-        // What others are about to remove is none of it.
+        // Files that other tests are about to remove do not count.
         let is_clean = || leavings().iter().all(|path| before.contains(path)).then_some(());
         wait_for("nothing left", is_clean);
     }
@@ -240,7 +242,7 @@ fn a_rust_program_is_seen_when_it_asks_for_it_and_contexts_without_a_place_are_i
     assert_eq!(program["totals"]["requests"], 130, "what was done stays counted");
 }
 
-/// Memory with the name of counters, which anybody can make.
+/// Memory that has the name of the counters' memory, which any program can make.
 fn not_a_region() -> Stdio {
     // SAFETY: a NUL-terminated name.
     let fd = unsafe { libc::memfd_create(c"uringlet-stats".as_ptr(), libc::MFD_CLOEXEC) };
@@ -269,7 +271,7 @@ fn what_cannot_be_shown_is_refused_in_one_line() {
     );
     refused(top(&[&pid]), "not a terminal; --once");
     if Path::new("/proc/self").metadata().unwrap().uid() == 0 {
-        // As nobody, who may not be allowed into the folder of the build.
+        // The user `nobody`, who may not be allowed into the folder of the build.
         const NOBODY: u32 = 65534;
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("uringlet");
@@ -287,7 +289,7 @@ fn what_cannot_be_shown_is_refused_in_one_line() {
     refused(top(&["--once", &pid]), &format!("PID is {pid}, expected a process that runs"));
 }
 
-/// A terminal of a certain size, with a shell in it; gone with the server.
+/// A terminal of a fixed size, with a shell in it. It ends with its server.
 struct Terminal {
     folder: tempfile::TempDir,
 }
@@ -316,7 +318,7 @@ impl Terminal {
         self.tmux(&["capture-pane", "-p"])
     }
 
-    /// The screen once it has this text.
+    /// Waits until the screen contains this text, and returns the screen.
     fn shows(&self, text: &str) -> String {
         wait_for(text, || Some(self.screen()).filter(|screen| screen.contains(text)))
     }
@@ -411,8 +413,8 @@ fn the_terminal_is_restored_whatever_ends_top() {
 fn top_ends_with_its_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pid");
-    // Once as the terminal's own process, which is told of its end, and once with that signal
-    // ignored.
+    // `top` runs once as the terminal's own process, which gets a signal at the terminal's end, and
+    // once with that signal ignored.
     for before in ["", "trap '' HUP; "] {
         let terminal = Terminal::start(
             80,

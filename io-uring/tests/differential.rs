@@ -1,5 +1,5 @@
-//! The same C programs on the kernel's io_uring and on the library: equal output. Where the kernel
-//! refuses io_uring, only that they end well on the library.
+//! The same C programs on the kernel's io_uring and on the library: their output has to be equal.
+//! Where the kernel refuses io_uring, they only have to end well on the library.
 
 use support::{compile, has_io_uring, run, skipped};
 
@@ -76,7 +76,7 @@ fn rights() {
     same("rights", "rights.c");
 }
 
-/// Programs for each run of the test, from these seeds on.
+/// The number of random programs for each run of the test, from these seeds on.
 const PROGRAMS: &str = "400";
 const SEEDS: [&str; 2] = ["1", "50000"];
 

@@ -1,5 +1,5 @@
-//! A ring whose memory the program scribbles over, forks, and programs that are seen only by half:
-//! errors of the program, and no faults of the library.
+//! Programs that overwrite a ring's memory, that fork, or whose calls the library sees only in
+//! part. The errors are the program's, and the library must not crash.
 
 use support::{compile, run};
 
@@ -9,7 +9,7 @@ fn ends_well(test: &str, source: &str) {
     ends_well_with(test, source, &[]);
 }
 
-/// With these variables.
+/// Runs the program with these variables.
 fn ends_well_with(test: &str, source: &str, variables: &[&str]) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let Some(program) = compile(test, source, folder.path()) else { return };
@@ -31,7 +31,7 @@ fn the_child_of_a_fork_has_its_parents_rings_and_rings_of_its_own() {
     ends_well("the_child_of_a_fork_is_refused_and_may_have_rings_of_its_own", "fork.c");
 }
 
-/// `URINGLET_TEST_KILLS` says how many owners.
+/// `URINGLET_TEST_KILLS` sets the number of owners.
 #[test]
 fn owners_of_a_shared_ring_that_are_killed_leave_one_completion_for_each_entry() {
     let test = "owners_of_a_shared_ring_that_are_killed_leave_one_completion_for_each_entry";
@@ -68,7 +68,7 @@ fn rings_are_the_kernels_where_it_has_some_if_that_is_asked_for() {
 
 #[test]
 fn calls_that_are_trapped_are_served() {
-    // setarch(8): without random addresses.
+    // setarch(8) turns random addresses off.
     let same_addresses = ["URINGLET_TRAP=auto", "setarch", "-R"];
     let signals = ["URINGLET_TRAP=signals"];
     for how in [&["URINGLET_TRAP=auto"][..], &signals, &["URINGLET_TRAP=always"], &same_addresses] {
@@ -76,7 +76,7 @@ fn calls_that_are_trapped_are_served() {
     }
 }
 
-/// As far as it is a program for io_uring at all.
+/// The test covers what this program has in common with programs for io_uring.
 #[test]
 fn the_program_for_traps_is_right_on_the_kernel() {
     let test = "the_program_for_traps_is_right_on_the_kernel";
@@ -127,7 +127,7 @@ fn a_handler_under_the_mask_of_a_wait_may_enter_a_ring() {
     }
 }
 
-/// Other calls cost what they cost without the library, and privileges stay.
+/// Other calls have the same cost as without the library, and privileges stay.
 #[test]
 fn a_program_has_no_filter_where_nothing_is_left_to_catch() {
     let test = "a_program_has_no_filter_where_nothing_is_left_to_catch";
@@ -156,7 +156,7 @@ fn a_program_has_no_filter_where_nothing_is_left_to_catch() {
     assert!(prints(true, "signals", &["ours"]).ends_with("done\n"));
 }
 
-/// Of the objects of a program without a ring, only the program itself is looked at.
+/// Of the objects of a program without a ring, the library looks only at the program itself.
 #[test]
 fn libraries_are_looked_at_when_a_ring_is_set_up() {
     let test = "libraries_are_looked_at_when_a_ring_is_set_up";

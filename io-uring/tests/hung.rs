@@ -1,5 +1,5 @@
-//! A file system whose server does not answer, and an open(2) that waits, hold up nobody but who
-//! asks for it.
+//! A file system whose server does not answer, or an open(2) that waits, delays only requests to
+//! it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Programs of the distribution, unchanged, on the library.
+//! Unchanged programs of the distribution, on the library.
 
 use house::House;
 
@@ -6,7 +6,8 @@ use house::House;
 mod house;
 mod support;
 
-/// A disk image, unless the file system takes no direct I/O, which is said aloud.
+/// Makes a disk image. Returns false, and prints that the test is skipped, if the file system has
+/// no direct I/O.
 fn disk(house: &House, test: &str) -> bool {
     std::fs::write(house.path("disk"), vec![7; 16 << 20]).expect("written");
     house.has_direct(test)
@@ -57,7 +58,7 @@ fn qemu_io_patterns_and_convert() {
     assert!(house.counted().requests() >= 10, "{:?}", house.counted());
 }
 
-/// Its calls come through `syscall()`.
+/// Its calls use `syscall()`.
 #[test]
 fn stress_ng_io_uring_verifies() {
     let house = House::new();

@@ -1,4 +1,4 @@
-//! Threads with little stack.
+//! Threads with a small stack.
 
 #[path = "../../libaio/tests/support/small_stack.rs"]
 mod small_stack;

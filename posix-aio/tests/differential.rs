@@ -1,8 +1,8 @@
 //! The same C program on the C library's POSIX AIO and on this drop-in: equal answers expected.
 //!
 //! Each program in `c/` prints `name: answer` lines. Where an answer differs on purpose,
-//! [`DIFFERENCES`] says so and why; an entry that does not occur (any more) is a failure too.
-//! What the answers cover makes the matrix in the README.
+//! [`DIFFERENCES`] says why. An entry that no longer occurs is a failure, too. The answers make up
+//! the matrix in the README.
 
 use machinery::{Build, Difference, Occurs, Suite, differs};
 
@@ -98,7 +98,7 @@ static SUITE: Suite = Suite {
     link: &["-ldl"],
     builds: &[
         Build { suffix: "", flags: &[] },
-        // With these, every function that a program calls is its 64 variant.
+        // With these flags, every function that a program calls is its 64 variant.
         Build { suffix: "64", flags: &["-D_FILE_OFFSET_BITS=64"] },
     ],
     programs: PROGRAMS,
@@ -140,8 +140,8 @@ programs! {
     suspend_threads,
 }
 
-/// On the C library's own aio: its threads take no signal of the program's, and it keeps up whether
-/// a thread waits or not.
+/// Runs on the C library's own aio. The threads of that aio take no signal of the program, and
+/// serve requests whether a thread waits or not.
 #[test]
 fn on_the_engine_posix_aio() {
     for name in ["notify_signal", "lio_nowait", "order", "suspend_threads"] {

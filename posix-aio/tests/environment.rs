@@ -1,4 +1,4 @@
-//! The environment, in programs that are linked to the library.
+//! The environment variables, in programs that are linked to the library.
 
 #[path = "../../libaio/tests/support/environment.rs"]
 mod environment;

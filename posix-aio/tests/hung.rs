@@ -1,4 +1,4 @@
-//! A file system whose server does not answer holds up nobody but who waits without a deadline.
+//! A file system whose server does not answer delays only calls that wait without a deadline.
 
 use std::path::Path;
 
@@ -58,7 +58,8 @@ macro_rules! on_engines {
                 check(name, &["steps"], &["buffered", "direct"]);
             }
 
-            /// Buffered only: a process with direct requests does not end with the original either.
+            /// Buffered requests only: with the original, too, a process with direct requests does
+            /// not end.
             #[test]
             fn exit_and_kill_wait_for_no_server() {
                 check("exit_and_kill_wait_for_no_server", &["exit", "kill"], &["buffered"]);
@@ -74,7 +75,7 @@ macro_rules! on_engines {
 
 on_engines!(auto, workers, io_uring, linux_aio, posix_aio);
 
-/// The same is asked of the original.
+/// The original passes the same tests.
 mod original {
     #[test]
     fn it_waits_for_no_server() {

@@ -1,4 +1,4 @@
-//! The functions called directly, in this process.
+//! Calls the functions directly, in this process.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -30,7 +30,7 @@ fn error(block: &aiocb) -> i32 {
     unsafe { _aio_error(std::ptr::from_ref(block).cast()) }
 }
 
-/// Waits for its end, and gives its error code and its value.
+/// Waits for the end of a request, and returns its error code and its value.
 fn end(block: &mut aiocb) -> (i32, isize) {
     let limit = libc::timespec { tv_sec: 60, tv_nsec: 0 };
     while error(block) == libc::EINPROGRESS {
@@ -44,10 +44,10 @@ fn end(block: &mut aiocb) -> (i32, isize) {
     (error(block), unsafe { _aio_return(std::ptr::from_mut(block).cast()) })
 }
 
-/// More than the engine takes at a time.
+/// More requests than the engine takes at a time.
 const MANY: usize = 6000;
 
-/// Held by a test that uses up all of the process's slots.
+/// A lock for tests that use up all slots of the process.
 static ALL_SLOTS: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -99,7 +99,7 @@ fn what_waits_for_a_slot_can_be_cancelled() {
     assert_eq!((end(&mut blocks[0]), bytes[0]), ((0, 1), b'x'));
 }
 
-/// What the signal handler submits, and what came of it.
+/// The request that the signal handler submits, and the result of its submission.
 static SECOND: AtomicPtr<aiocb> = AtomicPtr::new(std::ptr::null_mut());
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ANSWER: AtomicI32 = AtomicI32::new(-1);

@@ -1,5 +1,5 @@
-//! Threads that have a table of descriptors of their own. The C library reads other files for them
-//! than they mean.
+//! Threads that have a descriptor table of their own. For these, the C library reads other files
+//! than the program means.
 
 #[path = "../../libaio/tests/support/environment.rs"]
 mod environment;

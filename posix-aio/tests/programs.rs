@@ -7,8 +7,8 @@ use uringlet::stats::{Region, Snapshot};
 
 mod library;
 
-/// Runs a program with the library preloaded, and gives what went through it. `None`: it is not
-/// installed.
+/// Runs a program with the library preloaded, and returns the requests that the library served.
+/// `None` if the program is not installed.
 fn run(engine: &str, folder: &Path, program: &str, arguments: &[&str]) -> Option<Snapshot> {
     let region = Region::create().expect("memory for the counters");
     let output = Command::new("timeout")
@@ -34,7 +34,7 @@ fn run(engine: &str, folder: &Path, program: &str, arguments: &[&str]) -> Option
     Some(region.snapshot())
 }
 
-/// 8 MiB, written at random and read again.
+/// Writes 8 MiB in random order and reads them back.
 const FIO: &[&str] = &[
     "--name=verify",
     "--filename=data",
@@ -80,7 +80,7 @@ fn stress_ng_verifies_its_requests() {
     assert!(stats.contexts >= 2, "one for each of its processes: {stats:?}");
 }
 
-/// Two writes that write nothing.
+/// Two writes that write no bytes.
 const WRITES: &str = "
 #include <aio.h>
 #include <errno.h>

@@ -1,4 +1,5 @@
-//! What is remembered of a descriptor's number may cost time, and changes no answer and no byte.
+//! The library remembers facts about a descriptor's number. These may cost time, and change no
+//! answer and no byte.
 
 mod library;
 

@@ -1,4 +1,4 @@
-//! Threads with little stack.
+//! Threads with a small stack.
 
 #[path = "../../libaio/tests/support/environment.rs"]
 mod environment;

@@ -1,4 +1,4 @@
-//! The dynamic symbols and their versions are the C library's.
+//! The dynamic symbols and their versions are the same as the C library's.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ mod library;
 #[path = "../../libaio/tests/support/symbols.rs"]
 mod symbols;
 
-/// The aio functions of the C library that programs here run with.
+/// The aio functions of the C library that the programs of this test use.
 fn originals() -> BTreeSet<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let library = maps
@@ -33,8 +33,8 @@ fn symbols_and_versions_are_the_c_librarys() {
     }
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
-    // The linker makes the real names from the first ones (build.rs). The others end a descriptor,
-    // or a thread.
+    // The linker makes the real names from the first ones (build.rs). The other functions close a
+    // descriptor or end a thread.
     let made = |name: &str| {
         (name.starts_with("_aio_") || name.starts_with("_lio_")) && name.ends_with("@Base")
     };

@@ -1,40 +1,40 @@
-//! A headless Chromium, spoken to by the DevTools protocol through a pipe: messages of JSON, each
-//! ended by NUL.
+//! Runs a headless Chromium, and speaks the DevTools protocol with it through a pipe. The messages
+//! are JSON, and each ends with a NUL.
 
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Looks for what is wrong with a page.
+/// Looks for mistakes in the layout of a page.
 const CHECK: &str = include_str!("check.js");
 
-/// A browser with a profile of its own; both are gone afterwards.
+/// A browser with a profile of its own. Dropping this ends the browser and deletes the profile.
 pub struct Browser {
     child: Child,
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
     last_id: u64,
-    /// What has happened since the page was opened: method and parameters.
+    /// The events since the page was opened: their methods and parameters.
     events: Vec<(String, Value)>,
     session: Value,
     _profile: tempfile::TempDir,
 }
 
-/// What a page looks like in one size and colour scheme.
+/// What the check found in a page, at one size and in one colour scheme.
 #[derive(Debug)]
 pub struct Seen {
-    /// In words; empty if all is well.
+    /// The mistakes, in words; empty if there are none.
     pub problems: Vec<String>,
-    /// Titles of the plots that are visible.
+    /// The titles of the visible plots.
     pub plots: Vec<String>,
-    /// Of the page.
+    /// The background colour of the page.
     pub background: String,
-    /// Addresses that were asked for.
+    /// The addresses that the page requested.
     pub requests: Vec<String>,
 }
 
-/// How a page is looked at.
+/// The size, the colour scheme and the medium that a page is shown in.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub width: u32,
@@ -45,7 +45,7 @@ pub struct View {
 }
 
 impl Browser {
-    /// `None` if there is no Chromium.
+    /// Starts the browser. `None` if Chromium is not installed.
     pub fn start() -> Option<Self> {
         let there = |name: &&&str| {
             let found = Command::new(name)
@@ -57,8 +57,8 @@ impl Browser {
         };
         let name = ["chromium", "chromium-browser"].iter().find(there)?;
         let profile = tempfile::tempdir().unwrap();
-        // The browser reads from descriptor 3 and writes to 4, and ends when 3 is closed. `timeout`
-        // ends one that hangs.
+        // The browser reads from descriptor 3 and writes to descriptor 4. It ends when descriptor 3
+        // is closed. `timeout` ends a browser that hangs.
         let mut child = Command::new("timeout")
             .args(["--kill-after=5", "300", "sh", "-c"])
             .args(["exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>&2", name])
@@ -83,7 +83,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Opens a page and looks at it.
+    /// Opens a page and checks it.
     pub fn look(&mut self, page: &Path, view: View) -> Seen {
         let View { width, scheme, medium } = view;
         let metrics =
@@ -151,7 +151,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Without its pipe the browser ends, and takes its processes along.
+        // Once its pipe is closed, the browser ends, and ends its child processes.
         drop(self.to.take());
         let _ = self.child.wait();
     }

@@ -1,10 +1,11 @@
-//! What a test says that cannot run here.
+//! The message of a test that cannot run here.
 
 use std::fmt::Display;
 use std::io::Write as _;
 
-/// Past the capturing of a passed test's output: skipped must not look like passed.
+/// Prints the message even if the harness captures the output: a skipped test must not look like a
+/// passed one.
 pub fn skipped(name: &str, reason: impl Display) {
-    // On a line of its own: the harness may be in the middle of one.
+    // The message has a line of its own, as the harness may have printed half a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }

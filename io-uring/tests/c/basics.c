@@ -1,4 +1,4 @@
-/* Set-up, submit, wait; NOP, transfers of all kinds, fsyncs. */
+/* Set-up, submit and wait, with NOP, transfers of all kinds and fsyncs. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/uio.h>
@@ -25,7 +25,7 @@ int main(void)
     io_uring_prep_writev(sqe, fd, parts, 3, 0);
     sqe->user_data = 1;
     printf("submit %d\n", io_uring_submit(&ring));
-    /* What an entry points to is the program's again. */
+    /* After the completion, the program may reuse the memory that an entry points to. */
     memset(parts, 0, sizeof parts);
     completions(&ring, "writev", 1);
     sqe = entry(&ring, 2);
@@ -50,7 +50,7 @@ int main(void)
     io_uring_submit_and_wait(&ring, 1);
     completions(&ring, "readv", 1);
     printf("%s|%s\n", left, right);
-    /* The file position. */
+    /* Transfers at the file position. */
     MUST(lseek(fd, 3, SEEK_SET) == 3);
     memset(in, 0, sizeof in);
     sqe = entry(&ring, 6);
@@ -59,7 +59,7 @@ int main(void)
     io_uring_submit_and_wait(&ring, 1);
     completions(&ring, "at the position", 1);
     printf("%s, then at %ld\n", in, (long)lseek(fd, 0, SEEK_CUR));
-    /* Errors. */
+    /* Requests that fail. */
     sqe = entry(&ring, 7);
     io_uring_prep_read(sqe, -1, in, 4, 0);
     sqe->user_data = 7;

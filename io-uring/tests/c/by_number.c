@@ -1,4 +1,4 @@
-/* The three calls by number, as programs without liburing make them. */
+/* The three system calls by number, as in programs without liburing. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
@@ -48,7 +48,7 @@ int main(void)
                (unsigned long long)cqes[at & (params.cq_entries - 1)].user_data);
         __atomic_store_n(head, at + 1, __ATOMIC_RELEASE);
     }
-    /* An index out of range: dropped, no completion. */
+    /* An index out of range: the entry is dropped without a completion. */
     array[30 & (params.sq_entries - 1)] = 4711;
     __atomic_store_n(tail, 31, __ATOMIC_RELEASE);
     printf("enter %d\n", enter(fd, 1, 0, 0));

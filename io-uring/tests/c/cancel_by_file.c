@@ -1,5 +1,5 @@
-/* A cancel by descriptor means the open file, whatever number or slot a request has named it by;
- * and not the file that had the number before. */
+/* A cancel by descriptor means the open file, whichever number or slot the request used. It does
+ * not mean an earlier file of the same number. */
 #include "common.h"
 #include <sys/socket.h>
 
@@ -31,7 +31,7 @@ static void cancels(int fd, unsigned flags, int user_data)
     MUST(io_uring_submit(&ring) == 1);
 }
 
-/* Has a number stand for another file, as a program does that closes and opens. */
+/* Makes a number stand for another file, as a program does that closes and opens. */
 static void reuse(int number, int with)
 {
     MUST(close(number) == 0 && dup2(with, number) == number);
@@ -59,10 +59,10 @@ int main(void)
     completions(&ring, "by a slot that there is not", 1);
     cancels(1000, 0, 9);
     completions(&ring, "by a number that is not open", 1);
-    /* Both ends of a pipe are one file to stat(2). */
+    /* Both ends of a pipe have the same identity in stat(2). */
     reads(one[0], 0, 1), cancels(one[1], 0, 9);
     completions(&ring, "by the other end", 1);
-    /* Requests on no file, by number 0. */
+    /* Requests without a file, whose descriptor is 0. */
     struct __kernel_timespec late = {1000, 0};
     io_uring_prep_timeout(io_uring_get_sqe(&ring), &late, 0, 0);
     MUST(io_uring_submit(&ring) == 1);
@@ -71,7 +71,7 @@ int main(void)
     cancels(copy, IORING_ASYNC_CANCEL_ALL, 9);
     sorted(&ring, "all of one file", 2);
 
-    /* The number stands for another file now. */
+    /* The number stands for another file from here on. */
     reads(pair[0], 0, 1);
     int number = pair[0];
     reuse(number, other[0]);
@@ -90,7 +90,7 @@ int main(void)
     cancels(one[0], IORING_ASYNC_CANCEL_ALL, 9);
     sorted(&ring, "polls, by the file", 3);
 
-    /* What was put into a slot later is another file, too. */
+    /* A file that was put into the slot later is another file, too. */
     reads(0, 1, 1);
     MUST(io_uring_register_files_update(&ring, 0, &other[0], 1) == 1);
     cancels(0, IORING_ASYNC_CANCEL_FD_FIXED, 9);

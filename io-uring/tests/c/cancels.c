@@ -1,4 +1,4 @@
-/* Cancels by user_data, descriptor, all and any. */
+/* Cancels by user_data and by descriptor, of all and of any requests. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -24,9 +24,9 @@ static void cancels(int user_data, unsigned long long which, int fd, unsigned fl
     printf("submit %d\n", io_uring_submit(&ring));
 }
 
-/* Cancels of reads of cached data in the batch of the read. One that finds nothing comes behind the
- * end of the read: its owner frees the request then. One that finds the read comes before its
- * end. */
+/* Cancels reads of cached data from the batch of the reads. A cancel that finds nothing has its
+ * completion after that of the read: its owner frees the request then. A cancel that finds the
+ * read has its completion before it. */
 static void cached(unsigned flags)
 {
     enum { ROUNDS = 200 };
@@ -35,7 +35,7 @@ static void cached(unsigned flags)
     int fd = scratch(), wrong = 0;
     MUST(io_uring_queue_init(8, &many, flags) == 0 && write(fd, block, sizeof block) > 0);
     for (int round = 0; round < ROUNDS; round++) {
-        /* Every other read is left alone. */
+        /* No cancel is for every other read. */
         int count = 1 + round % 2;
         struct io_uring_cqe *seen[2];
         struct io_uring_sqe *sqe = entry(&many, 1);
@@ -90,7 +90,7 @@ int main(void)
     printf("synchronous %d\n", io_uring_register_sync_cancel(&ring, &reg));
     completions(&ring, "synchronous", 1);
     printf("synchronous %d\n", io_uring_register_sync_cancel(&ring, &reg));
-    /* Closing the ring ends what waits. */
+    /* Closing the ring ends the requests that wait. */
     reads(one[0], 1);
     io_uring_queue_exit(&ring);
     MUST(write(one[1], "x", 1) == 1);

@@ -1,4 +1,4 @@
-/* Links, hard links, drains, skipped completions. */
+/* Links, hard links, drains and skipped completions. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -33,16 +33,16 @@ int main(void)
     fails(1, IOSQE_IO_HARDLINK), nop(2, IOSQE_IO_LINK), nop(3, 0);
     printf("submit %d\n", io_uring_submit(&ring));
     completions(&ring, "hard", 3);
-    /* A chain that is not ended ends with its batch. */
+    /* A chain whose last entry has a link ends with its batch. */
     nop(1, IOSQE_IO_LINK), nop(2, IOSQE_IO_LINK);
     printf("submit %d\n", io_uring_submit(&ring));
     completions(&ring, "open end", 2);
-    /* One that fails to be prepared. */
+    /* A chain with an entry that cannot be prepared. */
     nop(1, IOSQE_IO_LINK), nop(2, IOSQE_IO_LINK)->opcode = 200, nop(3, IOSQE_IO_LINK), nop(4, 0),
                                   nop(5, 0);
     printf("submit %d\n", io_uring_submit(&ring));
     sorted(&ring, "malformed", 5);
-    /* A short transfer breaks a chain. */
+    /* A short transfer breaks its chain. */
     int fd = scratch();
     char buffer[16];
     MUST(write(fd, "12345678", 8) == 8);
@@ -53,7 +53,7 @@ int main(void)
     nop(2, 0);
     printf("submit %d\n", io_uring_submit(&ring));
     completions(&ring, "short", 2);
-    /* Drains wait for all before them, and hold all behind them. */
+    /* A drain waits for all requests before it, and all requests behind it wait for the drain. */
     int ends[2];
     MUST(pipe(ends) == 0);
     sqe = entry(&ring, 1);

@@ -1,4 +1,4 @@
-/* A request keeps its file, however the descriptor ends that it was named by. */
+/* A request keeps its file, whatever happens to the descriptor that named it. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <linux/close_range.h>

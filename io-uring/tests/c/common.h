@@ -1,4 +1,5 @@
-/* What the programs share: completions printed one a line, so that outputs can be compared. */
+/* Functions of all test programs: they print one completion on each line, so that outputs can be
+ * compared. */
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -44,7 +45,7 @@ static inline void completions(struct io_uring *ring, const char *what, int coun
     printf("%s: %u more\n", what, io_uring_cq_ready(ring));
 }
 
-/* As above, in the order of user_data: where the order is anybody's. */
+/* Prints `count` completions in the order of user_data, for requests whose order is undefined. */
 static inline int by_user_data(const void *a, const void *b)
 {
     const struct io_uring_cqe *left = a, *right = b;

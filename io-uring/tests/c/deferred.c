@@ -1,5 +1,5 @@
-/* Streams that are not blocking are waited for; a ring that defers shows completions when asked
- * for. */
+/* A request on a blocking stream waits. A ring with deferred task work posts completions when it
+ * is asked to. */
 #define _GNU_SOURCE
 #include "common.h"
 

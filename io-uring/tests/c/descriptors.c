@@ -1,4 +1,4 @@
-/* The descriptor of a ring: waited for in all ways, and under other numbers. */
+/* The descriptor of a ring: all ways to wait for it, and its copies under other numbers. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 static struct io_uring ring;
 static int ends[2];
 
-/* What compilers make of poll(2) with _FORTIFY_SOURCE. */
+/* With _FORTIFY_SOURCE, compilers call this function instead of poll(2). */
 extern int __poll_chk(struct pollfd *set, nfds_t count, int timeout, size_t size);
 extern int __ppoll_chk(struct pollfd *set, nfds_t count, const struct timespec *time,
                        const sigset_t *mask, size_t size);
@@ -56,7 +56,8 @@ static void nop(int user_data)
     MUST(io_uring_submit(&ring) == 1);
 }
 
-/* Nothing there, something there, and something that comes while the thread sleeps. */
+/* Waits for no completion, for one that is there, and for one that comes while the thread
+ * sleeps. */
 static void one(int way, int fd)
 {
     static char byte;
@@ -100,7 +101,7 @@ int main(void)
     MUST(pipe(ends) == 0 && io_uring_queue_init(8, &ring, 0) == 0);
     for (int way = 0; way < WAYS; way++)
         one(way, ring.ring_fd);
-    /* More rings than a call takes note of one by one. */
+    /* These are more rings than one call remembers one by one. */
     struct io_uring more[6];
     struct pollfd set[6];
     for (int at = 0; at < 6; at++) {
@@ -114,7 +115,7 @@ int main(void)
     printf("of six %d\n", poll(set, 6, -1));
     for (int at = 0; at < 6; at++)
         io_uring_queue_exit(&more[at]);
-    /* The first number is closed, and the ring lives on under another. */
+    /* The first number of the ring is closed, and the ring lives on under another number. */
     for (int way = 0; way < 5; way++) {
         int fd = other(way, ring.ring_fd);
         MUST(fd > 2 && fd != ring.ring_fd);
@@ -122,7 +123,7 @@ int main(void)
         ring.ring_fd = ring.enter_ring_fd = fd;
         one(way % WAYS, fd);
     }
-    /* From an epoll on, whether a thread waits or not. */
+    /* An epoll has the ring from here on, whether a thread waits or not. */
     int all = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     MUST(all >= 0);

@@ -1,4 +1,5 @@
-/* A server on one ring, and its clients on others: what comes is sent back, whole and in order. */
+/* A server on one ring, and clients on other rings: the server sends back what it receives,
+ * complete and in order. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <arpa/inet.h>
@@ -83,7 +84,7 @@ static char byte_of(unsigned client, unsigned round, unsigned at)
     return client * 31 + round * 7 + at;
 }
 
-/* All clients, side by side: each sends a message and receives it. */
+/* All clients at the same time: each sends a message and receives it. */
 static void run(int size)
 {
     static char out[CONNECTIONS][LARGEST], in[CONNECTIONS][LARGEST];

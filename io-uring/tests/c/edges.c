@@ -1,5 +1,5 @@
-/* Waits for a ring by edges of its descriptor, and reaps from memory: every completion comes with
- * an edge, also those that had to wait for room. */
+/* Waits for a ring by edge-triggered events of its descriptor, and reaps from memory. Each
+ * completion makes an edge, even one that overflowed before. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/epoll.h>
@@ -31,7 +31,7 @@ static void once(void)
             seen++;
         }
         __atomic_store_n(ring.cq.khead, head, __ATOMIC_RELEASE);
-        /* As a runtime does before it sleeps: what waits for room comes into the ring. */
+        /* A runtime does this before it sleeps: overflowed completions come into the ring. */
         if (__atomic_load_n(ring.sq.kflags, __ATOMIC_ACQUIRE) & IORING_SQ_CQ_OVERFLOW)
             io_uring_get_events(&ring);
     }

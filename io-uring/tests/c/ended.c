@@ -1,5 +1,5 @@
-/* Threads that end: what they have submitted writes to no memory any more, timeouts go on, and
- * rings that they have registered are let go of. */
+/* Threads that end: their requests write to no memory any more, their timeouts go on, and the
+ * rings that they have registered are released. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <dirent.h>
@@ -14,7 +14,7 @@ static struct __kernel_timespec soon = { 0, 30000000 };
 static struct io_uring ring;
 static enum what what;
 static int ends[2], file;
-/* Stands for the stack of a thread. */
+/* Memory in place of a thread's stack. */
 static char memory[8];
 
 static void *submits(void *unused)
@@ -65,7 +65,7 @@ static void one(void)
 
 static pthread_key_t key;
 
-/* Runs when its thread ends, which has still its ring then. */
+/* Runs when its thread ends. The thread still has its ring then. */
 static void at_end(void *unused)
 {
     (void)unused;
@@ -108,7 +108,7 @@ static void registered(void)
         if (round == 10)
             before = descriptors();
     }
-    /* The kernel closes them a little later. */
+    /* The kernel closes the rings a little later. */
     for (int tries = 0; tries < 1000 && grown != 0; tries++) {
         grown = descriptors() > before;
         usleep(1000);

@@ -1,5 +1,5 @@
-/* Event loops: direct reads, and a thread that waits for the ring's descriptor, or for an eventfd
- * of the ring, in poll, select or epoll. It takes completions from the ring's memory. */
+/* Event loops: direct reads, and a thread that waits for the ring's descriptor, or for its
+ * eventfd. It waits in poll, select or epoll, and takes completions from the ring's memory. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <signal.h>
@@ -29,7 +29,7 @@ static void read_at(int block)
     MUST(io_uring_submit(&ring) == 1);
 }
 
-/* 1 if the descriptor is readable, 0 if the time is over. */
+/* Returns 1 if the descriptor is readable, 0 if the time is over. */
 static int await(enum how how, int epoll, int fd, int ms)
 {
     struct pollfd set = {fd, POLLIN, 0};
@@ -71,7 +71,7 @@ static int take(void)
     return taken;
 }
 
-/* `depth` in flight, and another one for each that has ended. */
+/* Keeps `depth` requests in flight, and submits another one for each that ends. */
 static void rounds(enum how how, int depth, int with_eventfd)
 {
     int fd = ring.ring_fd, begun = 0, ended = 0, counted = 0;
@@ -130,7 +130,7 @@ int main(void)
         rounds(how, DEPTH, 0);
         rounds(how, DEPTH, 1);
     }
-    /* While nothing ends: times, and signals under a mask. */
+    /* While no request ends: waits with a time, and signals under a mask. */
     int ends[2];
     MUST(pipe(ends) == 0);
     struct io_uring_sqe *sqe = entry(&ring, 0);

@@ -1,5 +1,5 @@
 /* Each field of an entry, for each operation: which values are refused, and with which error. No
- * entry here does anything: descriptors are -1, paths lead nowhere. */
+ * entry here has an effect: descriptors are -1, and paths do not exist. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <linux/openat2.h>
@@ -17,7 +17,7 @@ static struct msghdr message;
 
 #define PATH ((unsigned long)nowhere)
 
-/* An operation, with what is needed for it to be taken. */
+/* An operation, and the values that it needs to be accepted. */
 static const struct operation {
     const char *name;
     int opcode, fd;
@@ -67,7 +67,7 @@ static const struct operation {
     { "socket", IORING_OP_SOCKET, -1, 0, 0, 0, 0, 0, 0, 0 },
     { "poll", IORING_OP_POLL_ADD, -1, 0, 0, 0, 0, 0, 0, 0 },
     { "poll remove", IORING_OP_POLL_REMOVE, -1, 0, 77, 0, 0, 0, 0, 0 },
-    /* No time is where these point to. */
+    /* These point to no valid time. */
     { "timeout", IORING_OP_TIMEOUT, -1, 0, 8, 1, 0, 0, 0, 0 },
     { "linked timeout", IORING_OP_LINK_TIMEOUT, -1, 0, 8, 1, 0, 0, 0, 0 },
     { "timeout remove", IORING_OP_TIMEOUT_REMOVE, -1, 8, 77, 0, 0, 0, 0, 0 },
@@ -116,20 +116,20 @@ static int result(void)
     return result;
 }
 
-/* A value of a field: 1, but not the flag of multishots, which the library does not have. */
+/* A value of a field: 1, but not the flag of multishots, which the library does not support. */
 static int least_of(const struct operation *of, int field)
 {
     enum { IOPRIO, POLL_FIRST = 4 };
     return of->opcode == IORING_OP_ACCEPT && field == IOPRIO ? POLL_FIRST : 1;
 }
 
-/* Each field alone is set where it was not. */
+/* Sets each field that was not set, one at a time. */
 static void each_field(const struct operation *of)
 {
     plain(of);
     printf("%s: %d", of->name, result());
     for (int at = 0; at < FIELDS; at++) {
-        /* Others have no say in it before the newest kernels. */
+        /* Only the newest kernels check this field for other operations. */
         int has_addr3 = of->addr3 || of->opcode == FIXED_FD_INSTALL;
         if (at == ADDR3 && !has_addr3)
             continue;
@@ -142,7 +142,7 @@ static void each_field(const struct operation *of)
     printf("\n");
 }
 
-/* Two at a time: which of two errors is told. */
+/* Sets two fields at a time: which of the two errors comes. */
 static void each_pair(const struct operation *of)
 {
     printf("%s, refused in pairs:", of->name);
@@ -160,7 +160,7 @@ static void each_pair(const struct operation *of)
     printf("\n");
 }
 
-/* Each flag of the entry. Left out are BUFFER_SELECT, which the library does not have,
+/* Sets each flag of the entry. Left out are BUFFER_SELECT, which the library does not support,
  * CQE_SKIP_SUCCESS, which leaves no completion, and the flags that need a second entry. */
 static void each_flag(const struct operation *of)
 {
@@ -174,7 +174,7 @@ static void each_flag(const struct operation *of)
     printf("\n");
 }
 
-/* Which flags of the operation are refused? Those of NOP are the newest kernels'. */
+/* Which flags of the operation are refused? NOP has flags in the newest kernels only. */
 static void each_op_flag(const struct operation *of)
 {
     unsigned refused = 0;

@@ -1,4 +1,4 @@
-/* Registered files and buffers, tags, direct descriptors, eventfds. */
+/* Registered files and buffers, tags, direct descriptors and eventfds. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
@@ -86,7 +86,7 @@ int main(void)
     printf("read %zd, %llu\n", read(event, &counted, 8), counted);
     printf("unregister %d\n", io_uring_unregister_eventfd(&ring));
     printf("unregister %d\n", io_uring_unregister_eventfd(&ring));
-    /* Lengths of 64 bits, as newer libraries fill them in. */
+    /* Fills in lengths of 64 bits, as newer versions of liburing do. */
     char *pages = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(pages != MAP_FAILED);
     memset(pages, 7, 1 << 16);

@@ -1,5 +1,5 @@
-/* The first thread of the process has ended, and with it what /proc/self says of memory and
- * descriptors: others set up a ring, and register what they like. */
+/* The first thread of the process has ended, and /proc/self shows nothing of memory and
+ * descriptors any more. Other threads set up a ring, and register files and buffers. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>

@@ -37,7 +37,7 @@ static void *scribble(void *unused)
     return NULL;
 }
 
-/* The child of a fork, which has the ring, too. It says when it begins. */
+/* The child of a fork, which has the ring, too. The child reports when it begins. */
 static void scribble_over_all(int begins)
 {
     enum { MOST = 64 };
@@ -63,12 +63,12 @@ static void scribble_over_all(int begins)
         }
 }
 
-/* A drain that waits without end ends what a ring does: there are many rings. */
+/* A drain that never ends stops the ring, so the test uses many rings. */
 static void one_ring(char *page)
 {
     pthread_t thread;
     char byte;
-    /* All shapes of a ring's memory, and all ways to post. */
+    /* All layouts of a ring's memory, and all ways to post completions. */
     static const unsigned shapes[] = {
         0, IORING_SETUP_CQE32, IORING_SETUP_SQE128, IORING_SETUP_SQE128 | IORING_SETUP_CQE32,
         IORING_SETUP_SQPOLL, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
@@ -89,7 +89,7 @@ static void one_ring(char *page)
         struct io_uring_sqe *sqe = &ring.sq.sqes[lap % 8];
         for (int at = 0; at < 8; at++)
             ((unsigned long long *)sqe)[at] = next(&state);
-        /* Neither names that may hang, nor addresses that are somebody's, nor descriptors. */
+        /* Operations without names that could hang, foreign addresses and foreign descriptors. */
         static const unsigned char some[] = {
             IORING_OP_NOP,          IORING_OP_READV,          IORING_OP_POLL_ADD,
             IORING_OP_TIMEOUT,      IORING_OP_TIMEOUT_REMOVE, IORING_OP_ASYNC_CANCEL,
@@ -129,7 +129,7 @@ int main(int count, char **arguments)
         one_ring(page);
     if (count > 1)
         printf("%ld rings\n", rings);
-    /* And another one works. */
+    /* A new ring still works. */
     MUST(io_uring_queue_init(8, &ring, 0) == 0);
     struct io_uring_sqe *sqe = entry(&ring, 1);
     io_uring_prep_nop(sqe);

@@ -1,6 +1,5 @@
-/* The child of a fork: on its parent's ring it submits nothing while that has requests in flight,
- * its own works, and the parent's goes on.
- */
+/* The child of a fork: it submits nothing to its parent's ring while that ring has requests in
+ * flight. The child's own ring works, and its parent's ring goes on. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/wait.h>

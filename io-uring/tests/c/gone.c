@@ -1,5 +1,5 @@
-/* What a call or an entry points to lies in a page that was good once, and is unmapped since. And
- * threads that end inside of a wait. */
+/* A call or an entry points to a page that was mapped before and is unmapped. Besides, threads
+ * end inside a wait. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -110,7 +110,7 @@ static void *waits(void *way)
         epoll_wait(epoll, &event, 1, -1);
         break;
     default:
-        /* None of these waits: the cancel is there before. */
+        /* None of these calls waits: the cancel comes before. */
         while (!__atomic_load_n(&is_canceled, __ATOMIC_ACQUIRE))
             sched_yield();
         close(epoll);

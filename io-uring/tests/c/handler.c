@@ -1,4 +1,4 @@
-/* A signal handler enters the ring that its thread may be entering just now. */
+/* A signal handler enters a ring that its thread may be entering at that moment. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <signal.h>
@@ -13,7 +13,7 @@ static void handler(int signal)
     struct pollfd set = {ring.ring_fd, POLLIN, 0};
     (void)signal;
     int answer = io_uring_enter(ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS, NULL);
-    /* The drop-in says EAGAIN where it cannot wait for what it has interrupted. */
+    /* The drop-in returns EAGAIN where it cannot wait for the call that the signal interrupted. */
     if (answer != 0 && answer != -EAGAIN)
         wrong = answer;
     if (poll(&set, 1, 0) < 0)

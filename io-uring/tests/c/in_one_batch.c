@@ -1,5 +1,6 @@
-/* Cancels beside other entries of their batch: each is answered in its place, finds what is not
- * over yet, and neither what was removed nor what the batch before it has ended. */
+/* Cancels among other entries of their batch. Each takes effect in its place, and finds requests
+ * that are still pending. It finds neither removed requests nor those that the batch before it
+ * has ended. */
 #include "common.h"
 
 static struct io_uring ring;
@@ -58,7 +59,7 @@ static void polls(int user_data, int fd)
     sqe->user_data = user_data;
 }
 
-/* Two reads and a poll that wait. */
+/* Submits two reads and a poll, which wait. */
 static void waits(void)
 {
     reads(1, ends[0]), reads(2, ends[0]), polls(3, ends[0]);
@@ -68,7 +69,7 @@ static void waits(void)
 static void prints(const char *what, int count, int waiting)
 {
     MUST(io_uring_submit(&ring) == count);
-    /* In a ring that defers, each call posts what follows from the last one. */
+    /* In a ring with deferred task work, each call posts what follows from the call before it. */
     for (int at = 0; at < count; at++)
         MUST(io_uring_get_events(&ring) >= 0);
     completions(&ring, what, count + waiting);
@@ -103,7 +104,7 @@ static void removed(void)
     prints("cancel of what has failed", 3, 0);
 }
 
-/* What is linked comes behind what the batch has cancelled. */
+/* Linked entries come after the entries that the batch has cancelled. */
 static void linked(void)
 {
     waits();
@@ -117,7 +118,7 @@ static void linked(void)
     prints("two chains", 5, 3);
 }
 
-/* A chain that fails waits for nothing. */
+/* A chain that fails does not wait for a drain. */
 static void drained(void)
 {
     reads(1, ends[0]);
@@ -146,7 +147,7 @@ int main(void)
         MUST(io_uring_queue_init(32, &ring, flags[at] | IORING_SETUP_SUBMIT_ALL) == 0);
         in_place();
         removed();
-        /* Elsewhere the kernel may take it in parts. */
+        /* With other flags, the kernel may take the batch in parts. */
         if (flags[at])
             linked();
         drained();

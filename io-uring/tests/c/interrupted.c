@@ -1,4 +1,4 @@
-/* Signals come while entries are submitted and executed: no request ends by one. */
+/* Signals come while entries are submitted and executed: no signal ends a request. */
 #include "common.h"
 #include <signal.h>
 #include <sys/time.h>

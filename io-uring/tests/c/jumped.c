@@ -1,6 +1,6 @@
-/* Enters a ring by an instruction of its own, with something in every register that the kernel
- * keeps, and below the stack: all of it is there afterwards. An argument: the text must have been
- * written to ("jumped"), or must not ("kept"). */
+/* Enters a ring by an instruction of its own. Every register that the kernel keeps holds a
+ * value, and so does the memory below the stack. All values have to be the same afterwards. The
+ * argument says whether the library must have patched the code ("jumped") or not ("kept"). */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
@@ -24,8 +24,8 @@ struct registers {
 } __attribute__((aligned(64)));
 
 extern unsigned char site[];
-/* Loads `in`, enters with the arguments that are among it, and stores to `out`. level: 0 SSE,
- * 1 AVX, 2 AVX-512. */
+/* Loads `in`, enters the ring with the arguments in it, and stores the registers to `out`. Level
+ * 0 means SSE, 1 AVX, 2 AVX-512. */
 long enter_with(const struct registers *in, struct registers *out, long level);
 __asm__(
     ".text\n.globl site\n.globl enter_with\nenter_with:\n.cfi_startproc\n"
@@ -33,11 +33,11 @@ __asm__(
     "push %rsi\npush %rdx\n"
     "sub $256, %rsp\n"
     "mov %rdi, %rax\n"
-    /* Below the stack. */
+    /* Fills the memory below the stack. */
     "mov $0, %ecx\n"
     "1: mov 112(%rax,%rcx,8), %r11\nmov %r11, -128(%rsp,%rcx,8)\n"
     "inc %ecx\ncmp $16, %ecx\njne 1b\n"
-    /* Vectors. */
+    /* Fills the vector registers. */
     "cmp $1, %rdx\njb 3f\nje 2f\n"
     "vmovdqu64 320(%rax), %zmm0\nvmovdqu64 384(%rax), %zmm1\nvmovdqu64 448(%rax), %zmm2\n"
     "vmovdqu64 832(%rax), %zmm8\nvmovdqu64 1280(%rax), %zmm15\nvmovdqu64 448(%rax), %zmm16\n"
@@ -50,7 +50,7 @@ __asm__(
     "fldt 248(%rax)\n"
     "ldmxcsr 264(%rax)\n"
     "pushq 240(%rax)\npopfq\n"
-    /* popfq went below the stack: once more. */
+    /* popfq wrote below the stack, so this fills that word again. */
     "mov 232(%rax), %r11\nmov %r11, -8(%rsp)\n"
     "mov 8(%rax), %rbx\nmov 16(%rax), %rdx\nmov 24(%rax), %rsi\nmov 32(%rax), %rdi\n"
     "mov 40(%rax), %rbp\nmov 48(%rax), %r8\nmov 56(%rax), %r9\nmov 64(%rax), %r10\n"
@@ -89,7 +89,7 @@ __asm__(
     "pop %rdx\npop %rsi\n"
     "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n.cfi_endproc\n");
 
-/* Carry, parity, adjust, zero, sign, direction, overflow. */
+/* The flags for carry, parity, adjust, zero, sign, direction and overflow. */
 #define ARITHMETIC 0xcd5ul
 
 static void check(int fd, int round, long level)
@@ -106,7 +106,7 @@ static void check(int fd, int round, long level)
     general[6] = general[7] = 0;    /* r8, r9: no mask */
     in.flags = 0x202ul | ((unsigned long)round * 0x155 & ARITHMETIC);
     in.mxcsr = round & 1 ? 0x1f80 : 0x7f80;
-    /* A number, of the size that x87 has. */
+    /* A number with the width of the x87 registers. */
     long double number = 1.0L / (round + 3);
     memset(in.x87, 0, sizeof in.x87);
     memcpy(in.x87, &number, 10);

@@ -1,4 +1,4 @@
-/* A signal handler leaves a wait by a jump: the ring goes on, and can be taken down. */
+/* A signal handler leaves a wait with longjmp: the ring goes on, and can be torn down. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <setjmp.h>
@@ -27,7 +27,7 @@ int main(void)
     signal(SIGALRM, handler);
     for (volatile int round = 0; round < 6; round++) {
         struct itimerval soon = {{0, 0}, {0, 20000}};
-        /* It ends in another thread, after the jump. */
+        /* The request ends in another thread, after the jump. */
         struct io_uring_sqe *sqe = entry(&ring, 0);
         io_uring_prep_poll_add(sqe, ends[0], POLLIN);
         sqe->user_data = 1;

@@ -1,7 +1,6 @@
-/* Owners of a shared ring are killed: what they have left ends, for a process that waits. Then they
- * are killed at any step, one after the other, while another process reaps: each entry of the queue
- * has one completion. The argument is how many owners.
- */
+/* Owners of a shared ring are killed. First, requests of a killed owner end for a process that
+ * waits. Then owners are killed at any step, one after the other, while another process reaps.
+ * Each entry of the queue has one completion. The argument is the number of owners. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sched.h>
@@ -13,7 +12,7 @@ enum { ENTRIES = 64, MOST = 40 };
 
 static struct shared {
     struct io_uring ring;
-    /* Entries that were queued, and completions that were reaped. */
+    /* The number of entries queued, and of completions reaped. */
     unsigned queued, reaped;
     int begun;
 } *shared;
@@ -23,7 +22,7 @@ static int file, quiet;
 static void queue(unsigned at)
 {
     static char own[64];
-    /* An owner that was killed may have taken an entry from the library, and not queued it. */
+    /* A killed owner may have got an entry from liburing, and not have queued it. */
     struct io_uring_sq *sq = &shared->ring.sq;
     struct io_uring_sqe *sqe = &sq->sqes[at & sq->ring_mask];
     memset(sqe, 0, sizeof *sqe);
@@ -92,7 +91,7 @@ static void hear(int fd)
     MUST(read(fd, &byte, 1) == 1);
 }
 
-/* An owner is killed with requests in flight, while somebody waits, and before. */
+/* An owner with requests in flight is killed, while another process waits and before. */
 static void waited_for(struct io_uring *ring)
 {
     int told[2], quiet[2];
@@ -165,10 +164,11 @@ int main(int argc, char **argv)
         }
         MUST(kill(owner, SIGKILL) == 0 && waitpid(owner, NULL, 0) == owner);
     }
-    /* What the last one has left is submitted here: polls of these entries stay in flight. */
+    /* This process submits the entries that the last owner has left: polls of these entries stay
+     * in flight. */
     unsigned tail = *shared->ring.sq.ktail, waits = tail - *shared->ring.sq.khead, stay = 0;
     int taken = io_uring_enter(shared->ring.ring_fd, waits, 0, 0, NULL);
-    /* The last owner may have taken some, and not have said so. */
+    /* The last owner may have submitted some entries without counting them. */
     MUST(taken >= 0 && taken <= (int)waits);
     waits = taken;
     for (unsigned at = tail - waits; at != tail; at++)

@@ -1,5 +1,5 @@
-/* A program that sets a ring up through liburing, and a library that enters it by an instruction of
- * its own. The library is an argument. */
+/* The program sets a ring up through liburing, and a library enters it by an instruction of its
+ * own. The argument is the path of the library. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ int main(int count, char **arguments)
     snprintf(path, sizeof path, "/proc/self/fd/%d", ring.ring_fd);
     MUST(readlink(path, link, sizeof link - 1) > 0 && strstr(link, "eventfd"));
     io_uring_prep_nop(io_uring_get_sqe(&ring));
-    /* Moves the tail to where the kernel sees it. */
+    /* Makes the tail visible to the kernel. */
     *ring.sq.ktail = ring.sq.sqe_tail;
     MUST(enters(ring.ring_fd) == 1 && io_uring_cq_ready(&ring) == 1);
     io_uring_queue_exit(&ring);

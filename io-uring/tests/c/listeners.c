@@ -1,5 +1,5 @@
-/* SOCKET, BIND, LISTEN, ACCEPT, CONNECT and SHUTDOWN: results, what waits, what ends it, and what
- * is refused. */
+/* SOCKET, BIND, LISTEN, ACCEPT, CONNECT and SHUTDOWN: their results, which requests wait, what
+ * ends them, and what is refused. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ static int waits(int fd)
     return !(fcntl(fd, F_GETFL) & O_NONBLOCK);
 }
 
-/* A listener of this machine, by the ring's own operations. */
+/* A listening socket on this machine, made by the ring's own operations. */
 static int listener(int type, struct sockaddr_in *name)
 {
     *name = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
@@ -78,7 +78,7 @@ static void connections(int type)
     socklen_t len = sizeof from;
     printf("[ACCEPT, CONNECT] %s\n", type ? "not blocking" : "blocking");
     int fd = listener(type, &here), ends[2];
-    /* Before there is a client, and after. */
+    /* Accepts before a client connects, and after. */
     for (int round = 0; round < 2; round++) {
         ends[0] = client();
         if (type)
@@ -150,7 +150,7 @@ static void connections(int type)
         io_uring_submit(&ring);
         sorted(&ring, "by descriptor", 2);
     }
-    /* Several clients, and several accepts. */
+    /* Several clients and several accepts. */
     int clients[4], accepted = 0;
     for (int at = 0; at < 4; at++)
         accept_(fd, NULL, NULL, 0, 7);
@@ -180,7 +180,7 @@ static void connections(int type)
     close(nobody);
 }
 
-/* Into slots of registered files. */
+/* Accepts into slots of registered files. */
 static void direct(void)
 {
     int none[4] = { -1, -1, -1, -1 };
@@ -291,7 +291,7 @@ static void refused(void)
     close(ends[1]);
 }
 
-/* Two rings accept at one listener, and one client comes. */
+/* Two rings accept on one listening socket, and one client connects. */
 static void two_rings(void)
 {
     enum { ROUNDS = 100 };

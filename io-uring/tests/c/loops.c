@@ -1,5 +1,6 @@
-/* A multishot poll of an epoll that has the ring itself, or of the ring's eventfd: what it tells of
- * is a completion, which it would tell of again, and so on. It ends instead. */
+/* A multishot poll of an epoll that has the ring itself, or of the ring's eventfd. Its
+ * completion is an event of the polled file, which makes the next completion, and so on. The
+ * poll ends instead. */
 #include "common.h"
 #include <sys/epoll.h>
 

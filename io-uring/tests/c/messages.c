@@ -1,4 +1,5 @@
-/* SEND, RECV, SENDMSG and RECVMSG: results, what waits, what ends it, and what is refused. */
+/* SEND, RECV, SENDMSG and RECVMSG: their results, which requests wait, what ends them, and what
+ * is refused. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <dirent.h>
@@ -49,7 +50,7 @@ static void close_both(int ends[2])
     close(ends[1]);
 }
 
-/* A completion, without what it may say of more data (IORING_CQE_F_SOCK_NONEMPTY). */
+/* Prints a completion without the flag that reports more data (IORING_CQE_F_SOCK_NONEMPTY). */
 static void part(const char *what)
 {
     struct io_uring_cqe *cqe;
@@ -72,7 +73,7 @@ static void plain(int type, const char *name)
     io_uring_submit(&ring);
     completions(&ring, "received", 1);
     printf("text %s\n", got);
-    /* It waits until something comes. */
+    /* The receive waits until data comes. */
     recv_(ends[1], got, 3, 0, 3);
     io_uring_submit(&ring);
     printf("before: %u\n", io_uring_cq_ready(&ring));
@@ -80,7 +81,7 @@ static void plain(int type, const char *name)
     part("a part");
     printf("text %.3s\n", got);
     recv(ends[1], got, sizeof got, MSG_DONTWAIT);
-    /* Two wait. Which one goes first is not promised. */
+    /* Two receives wait. Their order is undefined. */
     recv_(ends[1], got, 3, 0, 4);
     recv_(ends[1], got, 3, 0, 4);
     io_uring_submit(&ring);
@@ -125,7 +126,7 @@ static void whole(void)
     MUST(write(ends[0], "def", 3) == 3);
     completions(&ring, "all", 1);
     printf("text %.6s\n", got);
-    /* A short count breaks a chain only if it was to be whole. */
+    /* A short count breaks a chain only with MSG_WAITALL. */
     MUST(write(ends[0], "abc", 3) == 3);
     recv_(ends[1], got, 6, 0, 2)->flags |= IOSQE_IO_LINK;
     io_uring_prep_nop(entry(&ring, 0));
@@ -181,7 +182,7 @@ static void whole(void)
     }
 }
 
-/* A send that waits goes on when there is room. */
+/* A send that waits goes on when the socket has room. */
 static void full(void)
 {
     int ends[2];
@@ -199,7 +200,7 @@ static void full(void)
     send_(ends[0], "x", 1, 0, 2);
     io_uring_submit(&ring);
     printf("waits: %u\n", io_uring_cq_ready(&ring));
-    /* Room is told of late. */
+    /* A stream reports room only when its reader has taken enough. */
     MUST(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
     while (read(ends[1], sink, sizeof sink) > 0)
         ;
@@ -245,7 +246,7 @@ static void headers(void)
     printf("a descriptor came: %c\n", got[0]);
     close(fd);
     close_both(carried);
-    /* Header and buffers are copied at submit, and told of at the end. */
+    /* The call copies header and buffers at submit, and writes the results at the end. */
     to.msg_controllen = sizeof received;
     to.msg_namelen = sizeof from;
     in[0].iov_len = 4;
@@ -258,7 +259,7 @@ static void headers(void)
     completions(&ring, "cut", 1);
     printf("text %.4s %.4s, control %zu, truncated %d\n", got, got + 8, (size_t)to.msg_controllen,
            !!(to.msg_flags & MSG_TRUNC));
-    /* The whole length of a message that is cut. */
+    /* The result is the whole length of a truncated message. */
     MUST(write(ends[0], "0123456789", 10) == 10);
     recv_(ends[1], got, 4, MSG_TRUNC, 4);
     io_uring_submit(&ring);
@@ -274,7 +275,7 @@ static void headers(void)
     close_both(ends);
 }
 
-/* To a name, and from one. */
+/* Sends to a name, and receives with the name of the sender. */
 static void names(void)
 {
     struct sockaddr_un here = { AF_UNIX, "receiver" };
@@ -375,7 +376,7 @@ static void refused(void)
     close_both(ends);
 }
 
-/* What is not to wait does not stand behind what waits. */
+/* A request that must not wait does not queue behind one that waits. */
 static void not_to_wait(void)
 {
     int ends[2];
@@ -432,7 +433,7 @@ static int others_sleep(void)
     return sleep;
 }
 
-/* A receive would wait, and its socket is ready all the time: no thread is busy meanwhile. */
+/* A receive has to wait although its socket is always ready: no thread may be busy meanwhile. */
 static void ready_in_vain(void)
 {
     enum { LOOKS = 100 };
@@ -456,7 +457,7 @@ static void ready_in_vain(void)
     close_both(ends);
 }
 
-/* What ends a receive that waits. */
+/* The ways in which a waiting receive ends. */
 static void ended(void)
 {
     int ends[2];
@@ -506,7 +507,7 @@ static void ended(void)
         MUST(write(ends[0], "in time", 7) == 7);
         sorted(&ring, "in time", 2);
     }
-    /* After a cancel, what comes is the next one's. */
+    /* After a cancel, the next receive gets the data. */
     recv_(ends[1], got, 8, 0, 3);
     io_uring_submit(&ring);
     MUST(write(ends[0], "next", 4) == 4);
@@ -552,7 +553,7 @@ static void ended(void)
     close_both(other);
 }
 
-/* Many wait, on a ring with few places, and each gets its own. */
+/* Many receives wait on a small ring, and each gets its own data. */
 static void many(void)
 {
     enum { MANY = 1000 };

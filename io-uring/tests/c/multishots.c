@@ -25,7 +25,7 @@ static void give(int id)
     io_uring_buf_ring_advance(provided, 1);
 }
 
-/* A group with this many buffers. */
+/* Makes a group with `count` buffers. */
 static void make_group(int count)
 {
     struct group reg = { (unsigned long)provided, COUNT, GROUP, 0, { 0 } };
@@ -141,7 +141,7 @@ static void accepts(int flags)
     results("all slots are full", 1);
     request(IORING_OP_ACCEPT, fd, ACCEPT_MORE | 8, 3);
     results("an unknown flag", 1);
-    /* The chain goes on when all has ended. */
+    /* The chain goes on when the whole multishot has ended. */
     request(IORING_OP_ACCEPT, fd, ACCEPT_MORE, 103)->flags |= IOSQE_IO_LINK;
     io_uring_prep_nop(entry(&ring, 0));
     results("in a chain", 0);
@@ -155,7 +155,7 @@ static void accepts(int flags)
     MUST(io_uring_unregister_files(&ring) == 0);
 }
 
-/* A timeout ends one that has completed before. */
+/* A timeout ends a multishot that has posted completions before. */
 static void timed(void)
 {
     struct __kernel_timespec soon = { 0, 50000000 };
@@ -198,7 +198,7 @@ static void receives(int kind, const char *what)
     request(IORING_OP_RECV, ends[0], MORE, 2);
     results("data there", 1);
     say(ends[1], "second");
-    /* Only of streams is it known that no more is there. */
+    /* Only for a stream is it known that no more data is there. */
     results("the last buffer", is_stream ? 1 : 2);
     if (is_stream) {
         say(ends[1], "third");
@@ -230,7 +230,7 @@ static void receives(int kind, const char *what)
     close(ends[1]);
     pair(kind, ends);
     make_group(4);
-    /* It is not to wait. */
+    /* A multishot with MSG_DONTWAIT does not wait. */
     request(IORING_OP_RECV, ends[0], MORE, 5)->msg_flags = MSG_DONTWAIT;
     results("not to wait, nothing there", 1);
     say(ends[1], "there");
@@ -245,7 +245,7 @@ static void receives(int kind, const char *what)
     close(ends[1]);
 }
 
-/* Lengths, and what is taken at a time. */
+/* Length limits, and how many bytes a receive takes at a time. */
 static void lengths(void)
 {
     int ends[2];
@@ -257,7 +257,7 @@ static void lengths(void)
     results("four at a time", 3);
     cancel(1);
     end_group();
-    /* Two on two sockets share buffers. */
+    /* Two receives on two sockets share the buffers of a group. */
     int others[2];
     pair(SOCK_STREAM, others);
     make_group(3);
@@ -331,7 +331,7 @@ static void messages(void)
                 if (fd != ring.ring_fd)
                     close(fd);
     }
-    /* An empty message is the last one. */
+    /* An empty message ends the multishot. */
     struct msghdr empty = { .msg_namelen = 8 };
     make_group(2);
     struct io_uring_sqe *last = request(IORING_OP_RECVMSG, ends[0], MORE, 6);
@@ -392,7 +392,7 @@ static void reads(void)
     close(file);
 }
 
-/* The one that fills the queue is the last. */
+/* The completion that fills the queue is the last one of the multishot. */
 static void full(void)
 {
     struct io_uring_params params = { .flags = IORING_SETUP_CQSIZE, .cq_entries = 4 };
@@ -441,7 +441,7 @@ int main(void)
     messages();
     reads();
     full();
-    /* Requests that go on are there when the ring ends. */
+    /* Multishots are in flight when the ring ends. */
     int ends[2];
     pair(SOCK_STREAM, ends);
     make_group(2);

@@ -1,4 +1,4 @@
-/* Names and metadata. */
+/* Operations on names and metadata. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <linux/openat2.h>

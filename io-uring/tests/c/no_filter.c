@@ -1,5 +1,6 @@
-/* Prints what its process may do, and uses a ring whose calls are instructions with moves between
- * the number and the call. An argument: the ring must be the library's ("ours") or the kernel's. */
+/* Prints what its process may do, and uses a ring whose calls are instructions with moves
+ * between the number and the call. The argument says whose ring it must be: the library's
+ * ("ours") or the kernel's. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
@@ -16,7 +17,7 @@ static void status(void)
 }
 
 #if defined(__x86_64__)
-/* As a compiler has it for a function that is inlined. */
+/* Makes a call as a compiler does for an inlined function. */
 #define RAW(name, number)                                                                      \
     static long name(long a, long b, long c, long d, long e, long f)                           \
     {                                                                                          \

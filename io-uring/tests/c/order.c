@@ -1,6 +1,6 @@
-/* The order of completions: a cancel before what it cancels, a linked timeout before its target,
- * what follows from the end of a request behind the entries of its batch, and nothing overtakes
- * what was posted before it. */
+/* The order of completions. A cancel comes before what it cancels, and a linked timeout before
+ * its target. What follows from the end of a request comes behind the entries of its batch.
+ * Nothing overtakes an earlier completion. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -62,7 +62,7 @@ static void removes(enum kind kind, unsigned long long of, unsigned long long us
     last->user_data = user_data;
 }
 
-/* A linked timeout for the last entry, and two behind it. */
+/* Submits a linked timeout for the last entry, and two entries behind it. */
 static void limited(struct __kernel_timespec *time)
 {
     last->flags |= IOSQE_IO_LINK;
@@ -73,7 +73,7 @@ static void limited(struct __kernel_timespec *time)
     nop(4, 0);
 }
 
-/* Submits, and prints what `count` completions there are. */
+/* Submits, and prints the `count` completions. */
 static void prints(const char *what, int count)
 {
     MUST(io_uring_submit(&ring) >= 0);
@@ -124,7 +124,7 @@ static void targets(enum kind kind)
     close(ends[1]);
 }
 
-/* One cancel of a poll and of reads that wait. */
+/* One cancel ends a poll and reads, which wait. */
 static void together(void)
 {
     struct io_uring_cqe *cqe;
@@ -161,7 +161,7 @@ static void batches(void)
     prints("drain", 3);
 }
 
-/* A poll that tells more than once ends behind its events. */
+/* A poll with several events ends behind them. */
 static void events(void)
 {
     struct __kernel_timespec none = { 0, 20000000 };
@@ -179,7 +179,8 @@ static void events(void)
             is_over |= cqe->user_data == 1 && !(cqe->flags & IORING_CQE_F_MORE);
             io_uring_cqe_seen(&ring, cqe);
         }
-        /* In a ring that defers, the kernel may refuse to remove what has an event pending. */
+        /* In a ring with deferred task work, the kernel may refuse to remove a poll with a
+         * pending event. */
         cancels(1, 3);
         MUST(io_uring_submit(&ring) == 1);
         while (io_uring_wait_cqe_timeout(&ring, &cqe, &none) == 0)
@@ -190,7 +191,7 @@ static void events(void)
     printf("events behind the last one: %d, %s\n", wrong, seen > 0 ? "some seen" : "none seen");
 }
 
-/* Chains that drain, with writes that another thread may execute. */
+/* Chains with drains, and writes that another thread may execute. */
 static void drained(void)
 {
     int file = scratch(), wrong = 0;

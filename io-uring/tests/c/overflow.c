@@ -1,4 +1,4 @@
-/* More completions than the ring has room for: none is lost, and their order is kept. */
+/* More completions than the ring has room for: none is lost, and they keep their order. */
 #define _GNU_SOURCE
 #include "common.h"
 

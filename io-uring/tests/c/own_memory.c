@@ -1,6 +1,5 @@
-/* Rings in memory of the program's, and rings that have no descriptor but a registered one. By
- * number: older liburing knows neither.
- */
+/* Rings in memory that the program allocates, and rings without a descriptor, which use a
+ * registered one. The calls are by number, because older versions of liburing have neither. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
@@ -20,7 +19,7 @@ static int set_up(char *in_rings, char *in_sqes, unsigned flags)
 {
     memset(&made, 0, sizeof made);
     made.flags = flags;
-    /* The last words of both offsets. */
+    /* The last words of both structures of offsets. */
     ((unsigned long long *)&made.cq_off)[4] = (unsigned long long)in_rings;
     ((unsigned long long *)&made.sq_off)[4] = (unsigned long long)in_sqes;
     rings = in_rings;
@@ -34,7 +33,7 @@ static unsigned *word(unsigned offset)
     return (unsigned *)(rings + offset);
 }
 
-/* A request and its completion, from memory only but for the call. */
+/* A request and its completion through memory alone, except for the call. */
 static void one(const char *what, int fd, unsigned flags, int opcode, int file, void *to)
 {
     unsigned tail = *word(made.sq_off.tail), at = tail & *word(made.sq_off.ring_mask);
@@ -97,7 +96,7 @@ int main(void)
     int index = set_up(shared, shared + PAGE, NO_MMAP | REGISTERED_FD_ONLY);
     printf("index: %d\n", index);
     one("registered", index, REGISTERED_RING, IORING_OP_READ, file, data);
-    /* A ring goes on when its memory is not mapped any more. */
+    /* A ring goes on after its memory was unmapped. */
     int fd = set_up(shared + 2 * PAGE, shared + 3 * PAGE, NO_MMAP);
     MUST(fd >= 0 && munmap(shared, 4 * PAGE) == 0);
     printf("without its memory: %ld\n", syscall(SYS_io_uring_enter, fd, 0, 0, 0, NULL, 0));

@@ -1,4 +1,4 @@
-/* MSG_RING: completions and registered files that one ring sends to another. */
+/* MSG_RING: one ring sends completions and registered files to another. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -25,7 +25,7 @@ static struct io_uring_sqe *data(int fd, int result, unsigned long long told,
     return sqe;
 }
 
-/* The file in slot `slot` goes into `target`, which is one more than the slot. */
+/* Sends the file in slot `slot` to `target`, which is the slot's number plus one. */
 static struct io_uring_sqe *file(int slot, int target, unsigned flags, unsigned long long user_data)
 {
     struct io_uring_sqe *sqe = parcel(to.ring_fd, FILES, flags, user_data);
@@ -35,7 +35,7 @@ static struct io_uring_sqe *file(int slot, int target, unsigned flags, unsigned 
     return sqe;
 }
 
-/* Nothing more comes than was said. */
+/* Prints what came to both rings, and checks that nothing more comes. */
 static void both(const char *what, int sent, int received)
 {
     MUST(io_uring_submit(&from) > 0);
@@ -84,11 +84,11 @@ static void messages(void)
     data(-1, 12, 1006, 7)->flags |= IOSQE_IO_LINK;
     data(to.ring_fd, 13, 1007, 8);
     both("a broken chain", 3, 1);
-    /* To itself. */
+    /* A message of a ring to itself. */
     data(from.ring_fd, 14, 1008, 9);
     MUST(io_uring_submit(&from) == 1);
     sorted(&from, "to itself", 2);
-    /* More than there is room for. */
+    /* More messages than the ring has room for. */
     for (int round = 0; round < 6; round++) {
         for (int at = 0; at < 8; at++)
             data(to.ring_fd, 8 * round + at, 2000, at)->flags |= IOSQE_IO_LINK;
@@ -96,7 +96,7 @@ static void messages(void)
         sorted(&from, "many", 8);
     }
     completions(&to, "many", 48);
-    /* The number is given to another file behind it. */
+    /* The file of the number changes after the send. */
     int copy = dup(to.ring_fd);
     data(copy, 15, 1009, 10);
     both("a copy", 1, 1);
@@ -146,7 +146,7 @@ static void *waits(void *ring)
     return NULL;
 }
 
-/* Threads of which each waits at a ring of its own, of all modes. */
+/* Threads that each wait on a ring of their own, in all modes. */
 static void modes(void)
 {
     static const unsigned kinds[] = { 0, IORING_SETUP_COOP_TASKRUN, IORING_SETUP_SINGLE_ISSUER,
@@ -178,7 +178,7 @@ static void modes(void)
 
 enum { EACH = 2000 };
 
-/* Two threads that send to each other's ring. */
+/* Two threads send to each other's ring. */
 static void *plays(void *rings)
 {
     struct io_uring **pair = rings;

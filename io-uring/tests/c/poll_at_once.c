@@ -1,5 +1,5 @@
-/* An event that has come is told of by the next call for a ring, or by the call that it comes with,
- * whatever other threads do meanwhile. */
+/* The next call for a ring returns an event that has come, or the call that the event came with
+ * does. Other threads do not delay it. */
 #include "common.h"
 
 #define ROUNDS 2000
@@ -19,7 +19,7 @@ static void poll_many_times(struct io_uring *of, int fd)
     MUST(io_uring_submit(of) == 1);
 }
 
-/* The owner of the ring comes for completions: each of two pipes has told of each write. */
+/* The owner of the ring asks for completions: each of two pipes has an event for each write. */
 static void comes_for_events(void)
 {
     struct io_uring_params params = {
@@ -44,7 +44,7 @@ static void comes_for_events(void)
     io_uring_queue_exit(&ring);
 }
 
-/* A ring polls another one, which completes a request. */
+/* A ring polls another ring, which completes a request. */
 static void rings_poll_rings(void)
 {
     int missed = 0;
@@ -55,7 +55,7 @@ static void rings_poll_rings(void)
         io_uring_prep_nop(io_uring_get_sqe(&ring));
         MUST(io_uring_submit(&ring) == 1);
         if (reaped(&other) != 1) {
-            /* It comes late. */
+            /* The event comes late. */
             struct io_uring_cqe *cqe;
             missed++;
             MUST(io_uring_wait_cqe(&other, &cqe) == 0 && reaped(&other) == 1);
@@ -67,7 +67,8 @@ static void rings_poll_rings(void)
     io_uring_queue_exit(&ring);
 }
 
-/* The thread that looks for events ends where there are no polls; another one comes. */
+/* The thread that looks for events ends when there are no polls. Another thread replaces it
+ * later. */
 static void again(void)
 {
     int ends[2];

@@ -1,4 +1,5 @@
-/* Polls: once, many times, removed, changed; of what is always ready; of a ring. */
+/* Polls: once, many times, removed, changed. Files that are always ready, and rings, are polled
+ * too. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/epoll.h>

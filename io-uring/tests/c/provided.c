@@ -1,4 +1,4 @@
-/* Buffers that a program provides in groups, and requests that take one when they need it. */
+/* Buffers that a program provides in groups, and requests that take a buffer when they need one. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 
 enum { SIZE = 32, COUNT = 8, STATUS = 26 };
 
-/* Older headers have no flags. */
+/* Older headers lack the flags. */
 struct group {
     unsigned long long address;
     unsigned entries;
@@ -25,7 +25,7 @@ static int registers(unsigned opcode, void *arg, unsigned count)
     return answer < 0 ? -errno : answer;
 }
 
-/* What the kernel has taken from a group, or an errno. */
+/* The index of the next buffer that the kernel takes from a group, or an errno. */
 static int head(unsigned group)
 {
     unsigned status[10] = { group };
@@ -57,7 +57,7 @@ static struct io_uring_sqe *request(int opcode, int fd, void *at, unsigned lengt
     return sqe;
 }
 
-/* Submits, and prints completions in their order, with what came into their buffers. */
+/* Submits, and prints completions in order, with the data in their buffers. */
 static void results(const char *what, int count)
 {
     io_uring_submit(&ring);
@@ -75,7 +75,7 @@ static void results(const char *what, int count)
     printf("%s: %u more\n", what, io_uring_cq_ready(&ring));
 }
 
-/* A ring whose memory liburing has made. */
+/* A buffer ring in memory that liburing has allocated. */
 static void made_by_liburing(void)
 {
 #if defined(IO_URING_VERSION_MAJOR) && (IO_URING_VERSION_MAJOR > 2 || IO_URING_VERSION_MINOR > 5)
@@ -134,7 +134,7 @@ static void registrations(void)
     printf("again: %d\n", registers(IORING_UNREGISTER_PBUF_RING, &out, 1));
 }
 
-/* Which operations take a flag that asks for a buffer. */
+/* The operations that accept the flag for a provided buffer. */
 static void operations(void)
 {
     static const int none[] = { IORING_OP_NOP, IORING_OP_WRITE, IORING_OP_WRITEV, IORING_OP_FSYNC,
@@ -177,7 +177,7 @@ static void receives(int kind)
     results("a length", 1);
     while (recv(ends[0], memory[7], SIZE, MSG_DONTWAIT) > 0)
         ;
-    /* Two that wait, and there is a buffer for one only. */
+    /* Two requests wait, and the group has a buffer for one only. */
     give(3);
     int others[2];
     MUST(socketpair(AF_UNIX, kind, 0, others) == 0);
@@ -221,7 +221,7 @@ static void receives(int kind)
         close(others[1]);
 }
 
-/* A receive of all bytes goes on in its buffer. */
+/* A receive with MSG_WAITALL goes on in its buffer. */
 static void whole(void)
 {
     int ends[2];
@@ -294,7 +294,7 @@ static void reads(void)
     results("a file", 1);
     request(IORING_OP_READ, file, NULL, 0, 3, 3)->off = 2;
     results("any length", 1);
-    /* Not in the cache any more. */
+    /* The data leaves the cache. */
     MUST(fsync(file) == 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0);
     give(4);
     request(IORING_OP_READ, file, NULL, 4, 3, 40)->off = 3;
@@ -335,7 +335,7 @@ static void reads(void)
     request(IORING_OP_READ, folder, NULL, 4, 3, 12);
     results("a folder", 1);
     printf("head %d\n", head(3));
-    /* The chain breaks where a buffer was not filled. */
+    /* The chain breaks where a request did not fill its buffer. */
     request(IORING_OP_READ, file, NULL, 4, 3, 13)->flags |= IOSQE_IO_LINK;
     io_uring_prep_nop(entry(&ring, 0));
     results("whole", 2);
@@ -366,7 +366,7 @@ static void take_away(int count, int group, unsigned long long user_data)
         .user_data = user_data;
 }
 
-/* The older way: buffers in a list. */
+/* The older interface: buffers in a list. */
 static void lists(void)
 {
     int ends[2];
@@ -411,7 +411,7 @@ static void lists(void)
     take_away(1, 5, 12);
     results("to a ring", 2);
     printf("unregistered: %d\n", registers(IORING_UNREGISTER_PBUF_RING, &reg, 1));
-    /* A buffer is provided behind a link, and the next one of the chain takes it. */
+    /* An entry provides a buffer, and the linked entry behind it takes it. */
     provide(1, SIZE, 2, 13);
     ((struct io_uring_sqe *)ring.sq.sqes)[(ring.sq.sqe_tail - 1) & (*ring.sq.kring_mask)].flags |=
         IOSQE_IO_LINK;

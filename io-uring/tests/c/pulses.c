@@ -1,4 +1,4 @@
-/* What comes and is taken at once: the polls are told of it all the same. */
+/* Data comes and is read at once: the polls report it all the same. */
 #include "common.h"
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -7,7 +7,7 @@
 
 static struct io_uring ring;
 
-/* What is called where the compiler does not know the size (`_FORTIFY_SOURCE`). */
+/* The C library's function for a size that the compiler does not know (`_FORTIFY_SOURCE`). */
 ssize_t __read_chk(int, void *, size_t, size_t);
 ssize_t __recv_chk(int, void *, size_t, size_t, int);
 ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, void *, socklen_t *);
@@ -63,7 +63,7 @@ static void pulses(enum how how, int many)
         MUST(io_uring_submit(&ring) >= 0);
         MUST(write(ends[1], "x", 1) == 1);
         take(how, ends[0]);
-        /* The thread that tells of it may be another one. */
+        /* Another thread may post the completion. */
         MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
         told += cqe->res & POLLIN && !(cqe->flags & IORING_CQE_F_MORE) == !many;
         io_uring_cqe_seen(&ring, cqe);
@@ -74,7 +74,7 @@ static void pulses(enum how how, int many)
     close(ends[1]);
 }
 
-/* More than the ring has room for: a poll that tells many times ends then. */
+/* More events than the ring has room for: a multishot poll ends then. */
 static void too_many(void)
 {
     struct io_uring_params params = {.flags = IORING_SETUP_CQSIZE, .cq_entries = 2};

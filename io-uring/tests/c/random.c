@@ -1,5 +1,5 @@
-/* Random programs of entries whose results do not depend on the order of what is unordered. Half
- * of them are in random_waits.h.  Arguments: the first seed, and how many. */
+/* Random batches of entries whose results do not depend on an undefined order. Half of the kinds
+ * are in random_waits.h. The arguments are the first seed and the number of batches. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -65,7 +65,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
         sqe->flags |= IOSQE_FIXED_FILE;
         break;
     case 13:
-        /* Behind a link the kernel may execute it on a worker, which no timeout ends. */
+        /* The kernel may execute an entry behind a link on a worker, which no timeout ends. */
         if (after_link) {
             io_uring_prep_nop(sqe);
             break;
@@ -74,7 +74,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
         is_due = 1;
         break;
     case 14:
-        /* It waits for nobody, and nothing comes back. */
+        /* This send waits for no receiver, and nothing comes back. */
         io_uring_prep_send(sqe, sockets[0], buffer, 1 + pick(16), 0);
         break;
     case 15:
@@ -102,7 +102,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
     return is_due;
 }
 
-/* A ring in a random mode. Gives whether several threads may submit to it. */
+/* Sets up a ring in a random mode. Returns whether several threads may submit to it. */
 static int set_up(struct io_uring *ring)
 {
     static const unsigned modes[] = {
@@ -120,7 +120,8 @@ static int set_up(struct io_uring *ring)
     return !(params.flags & IORING_SETUP_SINGLE_ISSUER);
 }
 
-/* Submits all entries. In each call, a ring that defers posts what follows from the last one. */
+/* Submits all entries. In each call, a ring with deferred task work posts what follows from the
+ * call before. */
 static void submit(struct io_uring *ring, int left)
 {
     while (left > 0) {
@@ -153,7 +154,7 @@ static void program(void)
         }
         is_due = fill(sqe, at, links);
         sqe->user_data = at;
-        /* One that never ends by itself has its timeout behind it. */
+        /* An entry that never ends by itself has its timeout behind it. */
         if (is_due && at == count - 1)
             count++;
         unsigned flags = is_due ? 0 : pick(8);

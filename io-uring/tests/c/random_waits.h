@@ -23,7 +23,7 @@ enum kind {
     KINDS
 };
 
-/* What ends the last of them. */
+/* What ends the last of the requests. */
 enum end { BY_DATA, BY_CANCEL, BY_THREAD, ENDS };
 
 static struct waiter {
@@ -134,8 +134,8 @@ static void *submit_waiters(void *is_thread)
     return NULL;
 }
 
-/* A cancel, which means one request at most or all. Behind a drain workers of the kernel do it, and
- * find each other by file: there it is by user_data only. */
+/* Fills a cancel, which means at most one request, or all. Behind a drain, workers of the kernel
+ * execute cancels, and find each other by file. In that place a cancel is by user_data only. */
 static void draw_cancel(struct io_uring_sqe *sqe)
 {
     int number = pick(WAITERS), slot = pick(SLOTS + 1);
@@ -172,10 +172,10 @@ static void draw_cancel(struct io_uring_sqe *sqe)
 
 static int minus_one = -1;
 
-/* Behind a drain several workers of the kernel change slots at once. Slots stay there.
- * No cancels for another thread, which does the rest of them when it runs. What is linked is issued
- * by task work, which the kernel does in parts where it has to make room for other threads: only in
- * a ring that defers it the order is certain. */
+/* Behind a drain, several workers of the kernel change slots at once, so slots stay as they are.
+ * No cancel is for another thread, which executes the rest of it when it runs. Task work issues
+ * linked entries, and the kernel splits it where other threads have to run. Only in a ring that
+ * defers task work, the order is certain. */
 static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
 {
     int cancels = all.end != BY_THREAD && (all.defers || !after_link);
@@ -208,13 +208,13 @@ static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
     }
 }
 
-/* Takes what there is, and waits until there are this many whose user_data is below. */
+/* Takes all completions, and waits until `count` of them have a smaller user_data than `below`. */
 static void take(int count, unsigned below)
 {
     struct __kernel_timespec longest = { 10, 0 };
     struct io_uring_cqe *cqe;
     for (int have = 0, error = 0;;) {
-        /* A ring that defers may still have to post something. */
+        /* A ring with deferred task work may still have something to post. */
         MUST(io_uring_get_events(&all.ring) >= 0);
         while (io_uring_peek_cqe(&all.ring, &cqe) == 0) {
             MUST(all.count < SEEN);
@@ -260,7 +260,7 @@ static void registers(void)
     MUST(io_uring_register_buffers_tags(&all.ring, parts, all.tags[1], SLOTS) == 0);
 }
 
-/* A group of buffers for each waiter, of which some have none. */
+/* Provides a group of buffers for each waiter, some of them empty. */
 static void provides(void)
 {
     static struct io_uring_buf_ring *rings;
@@ -315,7 +315,7 @@ static void ends_all(int entries)
         timeouts += waiters[at].kind == TIMEOUT && is_left(at);
     if (all.end == BY_THREAD)
         take(all.waiters + entries - timeouts, FIRST_TAG);
-    /* Workers may be at what is behind a drain: only the waiters are meant. */
+    /* Workers may execute entries behind a drain: the cancel means only the waiters. */
     struct io_uring_sync_cancel_reg cancel = { .timeout = { -1, -1 } };
     for (int at = 0; at < all.waiters && all.end == BY_CANCEL && all.drains; at++) {
         cancel.addr = FIRST_WAITER + at;
@@ -375,7 +375,7 @@ static void waiting_program(void)
         fill_beside(sqe, at, links);
         sqe->user_data = at;
         unsigned flags = pick(8);
-        /* The kernel has a worker do what is left open. */
+        /* A worker of the kernel executes what is left open. */
         links = flags < 4 && at < entries - 1;
         if (links)
             sqe->flags |= flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;

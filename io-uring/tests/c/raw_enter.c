@@ -1,5 +1,5 @@
-/* Sets a ring up through liburing, and enters it by an instruction of its own: it gets the
- * kernel's. */
+/* Sets a ring up through liburing, and enters it by an instruction of its own. It gets the
+ * kernel's ring. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -33,7 +33,7 @@ int main(void)
     *ring.sq.ktail = ++ring.sq.sqe_head;
     MUST(enter(ring.ring_fd, 1, 1, IORING_ENTER_GETEVENTS) == 1);
     completions(&ring, "nop", 1);
-    /* The functions work on it as well. */
+    /* The functions work on this ring as well. */
     sqe = entry(&ring, 2);
     io_uring_prep_nop(sqe);
     MUST(io_uring_submit_and_wait(&ring, 1) == 1);

@@ -1,5 +1,5 @@
-/* A program that polls a ring's descriptor by an instruction of its own; and a child of vfork(2)
- * whose numbers are not its parent's. */
+/* A program polls a ring's descriptor by an instruction of its own. A child of vfork(2) has
+ * other files under its parent's numbers. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>
@@ -38,7 +38,7 @@ int main(void)
     }
     int status;
     MUST(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    /* The parent's number is a file's, and maps as one. */
+    /* In the child, the parent's number is a file, and can be mapped as one. */
     int file = scratch();
     MUST(ftruncate(file, 4096) == 0 && dup3(file, 71, 0) == 71);
     printf("of the child: %d\n", fcntl(70, F_GETFD));

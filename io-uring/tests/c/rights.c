@@ -1,5 +1,5 @@
-/* Threads that give up rights of their own, which the others keep: what they ask for is judged by
- * what they have left. For root. */
+/* Threads that give up rights which other threads keep: the rights of the thread decide on its
+ * requests. The test needs root. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -76,7 +76,7 @@ static void *by_function(void *unused)
     return unused;
 }
 
-/* By number, and with a chain whose second request begins when the first has ended. */
+/* The calls are by number. One chain has a second request that begins when the first has ended. */
 static void *by_number(void *unused)
 {
     struct io_uring ring;

@@ -1,5 +1,5 @@
-/* Threads that wait for what comes to sockets: one ring or several, one thread or several, with
- * times, masks, cancels, jumps, and an epoll that has the ring. */
+/* Threads that wait for data on sockets: one ring or several, one thread or several. They wait
+ * with times, masks, cancels, jumps, and an epoll that has the ring. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -30,13 +30,13 @@ static void asleep(pid_t thread)
     }
 }
 
-/* A server and a client, each with a ring and a thread of its own, or one ring for both. */
+/* A server and a client. Each has a thread and a ring of its own, or both share one ring. */
 static struct io_uring rings[2];
 static int shared, pair[2];
 static pthread_mutex_t submits = PTHREAD_MUTEX_INITIALIZER;
 static int taken[2];
 
-/* Waits for the completion of its own request: others are left to the other thread. */
+/* Waits for the completion of its own request, and leaves others to the other thread. */
 static void own(struct io_uring *ring, int who)
 {
     for (int done = 0; !done;) {
@@ -50,7 +50,7 @@ static void own(struct io_uring *ring, int who)
         done = taken[who];
         taken[who] = 0;
         pthread_mutex_unlock(&submits);
-        /* The other one may have taken it: never without a time. */
+        /* The other thread may have taken the completion, so a wait always has a time. */
         struct __kernel_timespec time = { .tv_nsec = shared ? 1000000 : 5000000000 / 10 };
         if (!done)
             io_uring_wait_cqes(ring, &cqe, 1, &time, NULL);
@@ -128,25 +128,25 @@ static void one_waits(void)
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     receive(&ring, pair[0], &byte, 1);
     MUST(io_uring_submit(&ring) == 1);
-    /* Times. */
+    /* Waits with a time. */
     struct __kernel_timespec shortly = { .tv_nsec = 1000000 }, late = { .tv_sec = 1000 };
     struct io_uring_cqe *cqe;
     printf("nothing comes: %d\n", io_uring_wait_cqe_timeout(&ring, &cqe, &shortly));
-    /* Another request ends, of this ring. */
+    /* Another request of this ring ends. */
     thread = begin(NULL);
     io_uring_prep_nop(entry(&ring, 0));
     MUST(io_uring_submit(&ring) == 1);
     pthread_join(thread, NULL);
     printf("a nop ends the wait: %d\n", answer);
     completions(&ring, "nop", 1);
-    /* A cancel. */
+    /* A cancel ends the wait. */
     thread = begin(NULL);
     io_uring_prep_cancel64(entry(&ring, 0), 1, 0);
     MUST(io_uring_submit(&ring) == 1);
     pthread_join(thread, NULL);
     printf("a cancel ends the wait: %d\n", answer);
     sorted(&ring, "cancel", 2);
-    /* A signal that is let through while it waits, and with it something that comes then. */
+    /* A signal that is unblocked while the thread waits, and data that comes with it. */
     receive(&ring, pair[0], &byte, 2);
     MUST(io_uring_submit(&ring) == 1);
     thread = begin(&late);
@@ -176,7 +176,7 @@ static void one_waits(void)
         io_uring_cqe_seen(&ring, cqe);
     }
     close(epoll);
-    /* Closed. */
+    /* The ring is closed. */
     receive(&ring, pair[0], &byte, 4);
     MUST(io_uring_submit(&ring) == 1);
     thread = begin(NULL);
@@ -199,7 +199,7 @@ static void handler(int signal)
     (void)signal;
 }
 
-/* A thread leaves its wait by a jump, and another one waits then; or none does. */
+/* A thread leaves its wait by a jump. Another thread waits then, or none does. */
 static void *leaves(void *unused)
 {
     struct io_uring_cqe *cqe;
@@ -231,7 +231,7 @@ static void jumps(void)
     MUST(io_uring_submit(&ring) == 1);
     for (int at = 0; at < 2; at++) {
         MUST(write(pair[1], "x", 1) == 1);
-        /* Looks in memory only, or waits. */
+        /* The thread looks only into memory, or it waits. */
         while (at == 0 && io_uring_cq_ready(&ring) == 0)
             sched_yield();
         MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
@@ -262,7 +262,7 @@ static void nothing_to_do(unsigned flags)
         MUST(cqe->res == 1 && cqe->user_data == (unsigned)round);
         io_uring_cqe_seen(&ring, cqe);
     }
-    /* Not each time on the drop-in: another thread may be about to make the completion. */
+    /* The drop-in does not see it each time: another thread may be about to post the completion. */
     printf("nothing to do, flags %x: %s\n", flags, seen > ROUNDS / 2 ? "seen" : "not seen");
     io_uring_queue_exit(&ring);
     close(ends[0]);
@@ -275,7 +275,7 @@ int main(void)
     MUST(sigaction(SIGUSR1, &action, NULL) == 0);
     action.sa_handler = jump;
     MUST(sigaction(SIGUSR2, &action, NULL) == 0);
-    /* Let through in waits with a mask only. */
+    /* The signal is unblocked only in waits with a mask. */
     sigemptyset(&mask);
     sigaddset(&mask, SIGUSR1);
     MUST(pthread_sigmask(SIG_BLOCK, &mask, NULL) == 0);

@@ -1,4 +1,4 @@
-/* What io_uring_setup(2) takes and refuses. */
+/* What io_uring_setup(2) accepts and refuses. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -13,7 +13,8 @@ static void try(const char *what, unsigned entries, struct io_uring_params param
     close(fd);
 }
 
-/* A ring whose entries are taken by a poller: what calls answer, whatever it has taken. */
+/* A ring whose entries a kernel thread polls for: the results of calls, whatever the thread has
+ * taken. */
 static void polled(void)
 {
     struct io_uring_params params = { .flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 10 };
@@ -31,7 +32,7 @@ static void polled(void)
     }
     printf("woken for nothing: %d\n",
            io_uring_enter(ring.ring_fd, 5, 0, IORING_ENTER_SQ_WAKEUP, NULL));
-    /* What fails to be prepared ends no batch. */
+    /* An entry that cannot be prepared does not end its batch. */
     for (int at = 0; at < 3; at++) {
         struct io_uring_sqe *sqe = entry(&ring, at);
         io_uring_prep_nop(sqe);
@@ -64,7 +65,7 @@ int main(void)
     try("cooperative", 8, WITH(.flags = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG));
     try("polled", 8, WITH(.flags = IORING_SETUP_IOPOLL));
     try("polling", 8, WITH(.flags = IORING_SETUP_SQPOLL));
-    /* Which is left to the kernel. */
+    /* The library leaves this mode to the kernel. */
     try("polled by a hybrid", 8, WITH(.flags = IORING_SETUP_IOPOLL | 1u << 17));
     try("attached to nothing", 8, WITH(.flags = IORING_SETUP_ATTACH_WQ, .wq_fd = 0));
     printf("bad address: %d\n", io_uring_setup(8, (void *)8));

@@ -1,6 +1,5 @@
-/* Rings that were made before a fork, and live in shared memory: children submit, others wait and
- * reap, an owner is replaced when it is idle.
- */
+/* Rings that were made before a fork, in shared memory. Children submit, other processes wait
+ * and reap, and another process replaces an idle owner. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sched.h>
@@ -43,9 +42,8 @@ static void hear(int fd)
     MUST(read(fd, &byte, 1) == 1);
 }
 
-/* One process submits, and then does something else; another one waits and reaps. The memory and
- * the descriptor are the submitter's own.
- */
+/* One process submits, and then does other work; another process waits and reaps. The memory and
+ * the descriptor of the request belong to the submitter. */
 static void foreign_waiter(struct io_uring *ring)
 {
     int file = scratch(), told[2], over[2];
@@ -80,7 +78,7 @@ static void foreign_waiter(struct io_uring *ring)
     ended(submits);
 }
 
-/* Processes that take turns. */
+/* Processes use the ring in turns. */
 static void turns(struct io_uring *ring)
 {
     enum { TURNS = 200, EACH = 7 };
@@ -118,7 +116,7 @@ static void turns(struct io_uring *ring)
     printf("turns: %d\n", *sum);
 }
 
-/* A time, and a signal mask, for a wait where nothing of this process's is in flight. */
+/* Waits with a time, and with a signal mask, while this process has nothing in flight. */
 static void nothing_comes(struct io_uring *ring)
 {
     pid_t child = fork();
@@ -136,7 +134,7 @@ static void nothing_comes(struct io_uring *ring)
     ended(child);
 }
 
-/* More completions than the ring holds: the owner does something else, another one reaps. */
+/* More completions than the ring holds: the owner does other work, and another process reaps. */
 static void overflows(struct io_uring *ring)
 {
     int over[2];
@@ -171,7 +169,7 @@ static void overflows(struct io_uring *ring)
     ended(submits);
 }
 
-/* Three processes wait for what a fourth one submits, each with a place in a line. */
+/* Three processes wait for the requests of a fourth one, each for a number of completions. */
 static void crowd(struct io_uring *ring)
 {
     enum { REQUESTS = 3000, WAITERS = 3 };
@@ -230,7 +228,7 @@ int main(void)
     nothing_comes(ring);
     overflows(ring);
     crowd(ring);
-    /* And the process that made it. */
+    /* The last part runs in the process that made the ring. */
     completions(ring, "nothing is left", 0);
     io_uring_queue_exit(ring);
     return 0;

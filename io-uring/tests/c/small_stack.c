@@ -1,4 +1,4 @@
-/* The calls on the least stack that a thread can have. */
+/* The calls on the smallest stack that a thread can have. */
 #include "../../../libaio/tests/support/small_stack.h"
 #include <liburing.h>
 

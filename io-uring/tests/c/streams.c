@@ -1,5 +1,5 @@
-/* Pipes and sockets: a write ends with what went in, a socket has no offsets, and a poll is told
- * although a read takes what it was told of. */
+/* Pipes and sockets. A write returns the number of bytes that fitted, and sockets have no
+ * offsets. A poll reports data even if a read takes it. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/socket.h>
@@ -38,7 +38,7 @@ static void short_writes(int ends[2])
     io_uring_prep_writev(entry(&ring, 3), ends[1], parts, 2, 0);
     io_uring_submit(&ring);
     completions(&ring, "two parts", 1);
-    /* It is full: a write waits until some of it fits. */
+    /* The pipe is full: a write waits until part of it fits. */
     writes(ends[1], 20000, 0, 4);
     io_uring_submit(&ring);
     MUST(read(ends[0], sink, 8192) == 8192);
@@ -78,7 +78,7 @@ static void polls(void)
             io_uring_cqe_seen(&ring, cqe);
         told += left == 0;
         close(ends[1]);
-        /* The end of the pipe ends it. */
+        /* Closing the pipe ends the write. */
         for (; left > 0 && io_uring_wait_cqe(&ring, &cqe) == 0; left--)
             io_uring_cqe_seen(&ring, cqe);
         close(ends[0]);

@@ -1,5 +1,5 @@
 /* Registered files and buffers that are replaced or unregistered while requests use them: the
- * tag is told when the last user is gone, and not before. */
+ * tag comes after the last user has ended, and not before. */
 #include "common.h"
 
 static char memory[2][4096];
@@ -7,7 +7,7 @@ static int pipes[2][2];
 static struct io_uring ring;
 static __u64 no_tag;
 
-/* What has come within a while, without waiting for more. */
+/* Prints what has come within a while, without waiting for more. */
 static void there(const char *what)
 {
     struct io_uring_cqe *cqe;
@@ -94,7 +94,7 @@ int main(void)
     files("files are unregistered", UNREGISTER);
     files("a slot is closed", CLOSE_SLOT);
 
-    /* A request that was cancelled uses nothing any more. */
+    /* A cancelled request uses nothing any more. */
     __u64 tag = 90;
     MUST(io_uring_register_files_tags(&ring, &pipes[0][0], &tag, 1) == 0);
     read_fixed(-1, 0, 1, 0, 5);

@@ -1,4 +1,5 @@
-/* Threads that wait in poll(2) and its like are cancelled there, as on the C library alone. */
+/* Threads that wait in poll(2) and similar calls can be cancelled there, as with the C library
+ * alone. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -37,7 +38,7 @@ static void *body(void *unused)
     return unused;
 }
 
-/* The state of the thread, as proc(5) has it. */
+/* The state of the thread, as in proc(5). */
 static char state(void)
 {
     char path[64], text[512], *at;

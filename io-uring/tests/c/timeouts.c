@@ -1,4 +1,4 @@
-/* Timeouts: pure, counting, absolute, removed, updated, linked; waits with a time. */
+/* Timeouts: plain, counting, absolute, removed, updated and linked ones; waits with a time. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <time.h>

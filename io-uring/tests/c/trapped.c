@@ -1,5 +1,5 @@
-/* Makes all calls for a ring by instructions of its own, in a thread that blocks all signals, with
- * a handler of its own for SIGSYS: where calls are trapped, the ring is the library's. */
+/* Makes all calls for a ring by instructions of its own, in a thread that blocks all signals. It
+ * has a handler of its own for SIGSYS. Where calls are trapped, the library serves the ring. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* The number is loaded where the call is, as in a function that was inlined. */
+/* The number is loaded beside the call, as in an inlined function. */
 #if defined(__x86_64__)
 #define RAW(name, number)                                                                      \
     static long name(long a, long b, long c, long d, long e, long f)                           \
@@ -52,7 +52,7 @@ static void program_handler(int signal)
 static volatile sig_atomic_t nested;
 static int ring_of_handler = -1;
 
-/* Interrupts a wait, and makes a call of its own meanwhile. */
+/* Interrupts a wait, and makes a call of its own. */
 static void alarm_handler(int signal)
 {
     (void)signal;
@@ -109,7 +109,7 @@ static void *use(void *ours)
         MUST(strcmp(back, "written") == 0);
         memset(back, 0, sizeof back);
     }
-    /* A wait that a signal interrupts, whose handler makes such a call. */
+    /* A signal interrupts a wait, and its handler makes such a call. */
     ring_of_handler = fd;
     nested = 0;
     sigset_t alarms;
@@ -120,10 +120,10 @@ static void *use(void *ours)
     errno = 77;
     MUST(raw_enter(fd, 0, 1, IORING_ENTER_GETEVENTS, 0, 0) == -EINTR);
     MUST(nested == 1 && errno == 77);
-    /* The next one is for another thread. */
+    /* The next signal is for another thread. */
     MUST(pthread_sigmask(SIG_BLOCK, &alarms, NULL) == 0);
     MUST(raw_enter(-1, 0, 0, 0, 0, 0) == -EBADF);
-    /* The ring goes with its number, and the number is another file's. */
+    /* Closing its number ends the ring, and another file gets the number. */
     MUST(raw_close(fd, 0, 0, 0, 0, 0) == 0 && raw_close(fd, 0, 0, 0, 0, 0) == -EBADF);
     MUST(dup2(file, fd) == fd);
     MUST(raw_enter(fd, 0, 0, 0, 0, 0) == -EOPNOTSUPP);
@@ -162,8 +162,8 @@ int main(int count, char **arguments)
     }
     int status;
     MUST(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    /* Once more as a program that has inherited the filter, at the same addresses if those are not
-     * random. */
+    /* The program executes itself, so that it inherits the filter. Its code is at the same
+     * addresses if addresses are not random. */
     if (!getenv("AGAIN")) {
         MUST(setenv("AGAIN", "1", 1) == 0);
         execv("/proc/self/exe", arguments);

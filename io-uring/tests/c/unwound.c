@@ -1,5 +1,6 @@
-/* A thread that waits in a call by an instruction of its own ends in a signal's handler: what its
- * functions hold is given back, and the handler sees those functions. */
+/* A thread that waits in a call by an instruction of its own ends in a signal's handler. The
+ * stack is unwound: the cleanups of its functions run, and the handler's backtrace shows those
+ * functions. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <execinfo.h>
@@ -50,7 +51,7 @@ __attribute__((noinline)) static void after_it(void)
     __asm__ volatile("");
 }
 
-/* Of which the compiler does not know that it calls nobody. */
+/* The compiler cannot assume that this function calls no other function. */
 static long (*volatile waits)(int) = wait_here;
 
 static void *run(void *unused)
@@ -60,7 +61,7 @@ static void *run(void *unused)
     return waits(ring.ring_fd) + held > 0 ? unused : NULL;
 }
 
-/* Sleeps it, and has for a while? */
+/* Does this thread sleep, and has it slept for a while? */
 static int sleeps(pid_t thread)
 {
     char path[64], line[512] = "";

@@ -1,5 +1,5 @@
-/* A thread waits in an open(2) that it makes itself, as its rights may be its own: the ring goes
- * on, and so do the others of the process. */
+/* A thread waits in an open(2) that it makes itself, as its rights may be its own. The ring goes
+ * on, and so do the other threads. */
 #include "common.h"
 #include <pthread.h>
 #include <sched.h>
@@ -54,7 +54,7 @@ int main(void)
     MUST(pthread_create(&thread, NULL, open_it, NULL) == 0);
     while (!sleeps())
         sched_yield();
-    /* What serves all rings comes to this one first. */
+    /* The thread that serves all rings handles this ring first. */
     for (int at = 0; at < 2; at++)
         MUST(write(pipes[at][1], "x", 1) == 1);
     completions(&two, "a read of another ring", 1);

@@ -1,5 +1,5 @@
-/* Rings of a process whose registered files are on a server that does not answer: only what is
- * asked of that server waits.  hung FILE buffered|direct fresh|known steps */
+/* Rings of a process whose registered files are on a server that does not answer: only requests
+ * to that server wait. Usage: hung FILE buffered|direct fresh|known STEPS */
 #include "../../../libaio/tests/support/hung.h"
 #include "../c/common.h"
 #include <sys/epoll.h>
@@ -24,7 +24,7 @@ static void read_pipe(struct io_uring *ring, int fd, char *into)
     MUST(io_uring_submit(ring) == 1);
 }
 
-/* Behind a read of this pipe. */
+/* Submits a poll behind a read of this pipe. */
 static void poll_behind(struct io_uring *ring, int pipe, char *into, int fd)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(ring);

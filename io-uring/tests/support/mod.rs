@@ -1,4 +1,4 @@
-//! What the test files share.
+//! Functions that the test files share.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".to_owned())
 }
 
-/// Is liburing's header there? Said aloud if not.
+/// Is liburing's header installed? Prints that the test is skipped if not.
 #[allow(dead_code, reason = "not every test file compiles")]
 pub fn has_header(test: &str) -> bool {
     let has = Command::new(compiler())

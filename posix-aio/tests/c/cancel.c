@@ -1,4 +1,4 @@
-/* aio_cancel: what runs, what is queued behind it, what is done. */
+/* aio_cancel of requests that run, that are queued behind those, and that are done. */
 #include "common.h"
 
 static unsigned char buf[8][PAGE];
@@ -105,7 +105,7 @@ static void all(void)
     request("a cancelled block is used again", aio_read, &cbs[3]);
 }
 
-/* An fsync is in the queue of its descriptor as reads and writes are. */
+/* The queue of a descriptor holds fsyncs as it holds reads and writes. */
 static void queued_sync(void)
 {
     int ends[2];
@@ -121,7 +121,7 @@ static void queued_sync(void)
     finish(&cb);
 }
 
-/* A write that waits for room. */
+/* Cancels a write that waits for room. */
 static void writes(void)
 {
     int ends[2];
@@ -145,7 +145,7 @@ static void writes(void)
     say("the write completes", "%s", state(&write_cb));
 }
 
-/* Behind a write that waits for room, however little of it was written by then. */
+/* Cancels requests behind a write that waits for room, whatever part of it was written by then. */
 static void behind_writes(void)
 {
     enum { N = 3000, MORE = (64 << 10) + 1 };
@@ -190,7 +190,7 @@ static void sockets(void)
     say("the read of the socket", "%s", state(&receive));
 }
 
-/* Many on a regular file: each is either done or cancelled, and says which. */
+/* Cancels many requests on a regular file: each is either done or cancelled, and reports which. */
 static void regular(void)
 {
     enum { N = 500 };

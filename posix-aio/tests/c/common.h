@@ -9,8 +9,8 @@
 #include <aio.h>
 #include <dirent.h>
 
-/* A program that hangs is at an end after this; a child counts anew. One that does not takes many
- * times longer on a busy machine than on a quiet one. */
+/* The time limit of a program that hangs; a child has a limit of its own. A program that does
+ * not hang takes many times longer on a busy machine. */
 #define SECONDS_MAX 300
 
 __attribute__((constructor)) static void start(void)
@@ -19,7 +19,7 @@ __attribute__((constructor)) static void start(void)
     alarm(SECONDS_MAX);
 }
 
-/* No notification: all zeroes would ask for signal 0. */
+/* A request without notification: a block of zeroes would ask for signal 0. */
 UNUSED static struct aiocb block(int fd, volatile void *buf, size_t n, off_t offset)
 {
     struct aiocb cb;
@@ -32,13 +32,13 @@ UNUSED static struct aiocb block(int fd, volatile void *buf, size_t n, off_t off
     return cb;
 }
 
-/* What a call that answers -1 and errno has answered. */
+/* The answer of a call as text: its value, or -1 and errno. */
 UNUSED static const char *call(long result)
 {
     return code(result == -1 ? -errno : result);
 }
 
-/* Waits until a request is done, for 20 s at most; its error. */
+/* Waits until a request is done, for 20 s at most, and returns its error. */
 UNUSED static int finish(struct aiocb *cb)
 {
     double end = now() + 20;
@@ -70,7 +70,7 @@ UNUSED static const char *state(struct aiocb *cb)
     return out;
 }
 
-/* Submits one request, waits for it, says what became of it. */
+/* Submits one request, waits for it, and prints its outcome. */
 UNUSED static void request(const char *name, int (*submit)(struct aiocb *), struct aiocb *cb)
 {
     if (submit(cb)) {
@@ -103,8 +103,8 @@ UNUSED static void put(int fd, const char *text)
         die("write");
 }
 
-/* Waits until all other threads of this process sleep, if there are any: natively a helper, in its
- * call. */
+/* Waits until all other threads of this process sleep. Natively, such a thread is a helper in
+ * its call. */
 UNUSED static void until_others_sleep(void)
 {
     for (int quiet = 0, i = 0; quiet < 20; i++) {
@@ -132,8 +132,8 @@ UNUSED static void until_others_sleep(void)
     }
 }
 
-/* In a child that has not used aio before: natively, a first request on a descriptor is certain
- * to be running when aio_read returns only if no idle thread is there to pick it up. */
+/* Runs `body` in a child that has not used aio before. Natively, the first request on a
+ * descriptor certainly runs when aio_read returns only if no helper thread is idle. */
 UNUSED static void in_child(void (*body)(void))
 {
     fflush(stdout);

@@ -1,4 +1,5 @@
-/* What aio_read and aio_write refuse at once, and what they only report. */
+/* The errors that aio_read and aio_write return at once, and the errors that only the request
+ * gets. */
 #include "common.h"
 #include <sys/resource.h>
 
@@ -83,7 +84,7 @@ static void arguments(void)
     close(fd);
 }
 
-/* The only thing that is looked at before a request is queued. */
+/* The priority is the only field that is checked before a request is queued. */
 static void priorities(void)
 {
     int fd = temp_file(4 * PAGE);
@@ -132,7 +133,7 @@ static void files(void)
     cb = block(ends[1], buf, PAGE, 0);
     request("[aio_write EAGAIN of the file] write to a full non-blocking pipe", aio_write, &cb);
     close(ends[0]);
-    /* SIGPIPE goes to the thread that writes, where it is blocked: the program survives. */
+    /* SIGPIPE goes to the thread that writes, which blocks it: the program survives. */
     request("[aio_write EPIPE] write to a pipe without reader", aio_write, &cb);
     close(ends[1]);
     int memory = memfd_create("m", MFD_ALLOW_SEALING);
@@ -154,7 +155,7 @@ static void too_large(void)
     struct rlimit limit = {2 * PAGE, RLIM_INFINITY};
     if (setrlimit(RLIMIT_FSIZE, &limit))
         die("setrlimit");
-    /* The signal has its default action: a write of a part raises none. */
+    /* The signal has its default action: a write of a part must not raise it. */
     struct aiocb cb = block(fd, buf, 2 * PAGE, PAGE);
     request("[aio_write EFBIG] write across the largest size", aio_write, &cb);
     signal(SIGXFSZ, SIG_IGN);

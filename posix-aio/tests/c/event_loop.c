@@ -1,5 +1,5 @@
-/* Event loops: requests that are told by a signal or by a thread, and a thread that waits for
- * descriptors, or for the signal itself. */
+/* Event loops: a signal or a thread notifies of each request. A thread waits for descriptors, or
+ * for the signal itself. */
 #include "common.h"
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -80,7 +80,7 @@ static void signal_descriptor(struct sigevent event, const sigset_t *signals)
     close(epoll);
 }
 
-/* The signal is blocked but in the call, which it interrupts. */
+/* The signal is blocked except in the call that it interrupts. */
 static void under_a_mask(struct sigevent event)
 {
     sigset_t none;

@@ -1,11 +1,11 @@
-/* A child of a fork: its own requests, and what it sees of its parent's. */
+/* The child of a fork: its own requests, and what it sees of its parent's requests. */
 #include "common.h"
 
 static unsigned char buf[4][PAGE];
 static int fd, ends[2];
 static struct aiocb blocked, queued;
 
-/* A read of a child's, given two seconds: natively it may stay where it is. */
+/* A read in a child, with a limit of two seconds: natively it may never end. */
 static void bounded_read(const char *name)
 {
     static struct aiocb cb;
@@ -35,7 +35,7 @@ static void sees(void)
     const struct aiocb *list[] = {&blocked};
     say("[aio_suspend in a child] a wait for the parent's", "%s",
         call(aio_suspend(list, 1, &moment)));
-    /* No helper of the parent's was idle: natively a thread is made. */
+    /* No helper of the parent was idle: natively, the child starts a thread. */
     bounded_read("[aio_read in a child] a child while a request of the parent's runs");
     say("[aio_write in a child; aio_fsync in a child] its sync", "%s",
         call(aio_fsync(
@@ -67,8 +67,8 @@ static void busy_parent(void)
     request("[aio_read success] the parent's next read", aio_read, &cb);
 }
 
-/* The helper is idle for certain once the lock is free after the notification that it sent while
- * holding it. */
+/* Makes the parent's helper idle. It certainly is idle once the lock is free after the
+ * notification that it sent under the lock. */
 static void idle_parent(void)
 {
     struct aioinit init = {.aio_threads = 1, .aio_num = 32, .aio_idle_time = 20};
@@ -95,8 +95,8 @@ static void many(void)
             die("aio_read");
         pid_t pid = fork();
         if (pid == 0)
-            /* Natively even aio_error may hang here: it takes a lock that the parent's helper may
-             * have held. */
+            /* Natively, even aio_error may hang here: it takes a lock that the parent's helper
+             * may have held. */
             _exit(0);
         int status;
         right += finish(&cb) == 0 && aio_return(&cb) == 16 && waitpid(pid, &status, 0) == pid &&
@@ -126,7 +126,7 @@ static void with_child(void)
     in_child(grandchild);
 }
 
-/* A child may end in every way with its parent's requests in flight. */
+/* A child may end in every way while its parent has requests in flight. */
 static void leaves(void)
 {
     exit(0);

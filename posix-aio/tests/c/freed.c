@@ -49,7 +49,7 @@ static int retire(struct one *one)
     return right;
 }
 
-/* Seen by looking again and again, the earliest moment there is. */
+/* Looks at the request again and again, which sees its end as early as possible. */
 static long polled(void)
 {
     long right = 0;
@@ -118,7 +118,7 @@ static void note(union sigval value)
     __atomic_add_fetch(&notes, 1, __ATOMIC_RELEASE);
 }
 
-/* The list, its notification and the blocks are all gone early. */
+/* The list, its notification and the blocks are all freed as early as possible. */
 static void notified(void)
 {
     for (int round = 0; round < 20; round++) {
@@ -142,7 +142,7 @@ static void notified(void)
     }
 }
 
-/* A cancelled one is free, too, when aio_cancel returns. */
+/* A cancelled request may be freed, too, when aio_cancel returns. */
 static void freed_when_cancelled(void)
 {
     static unsigned char byte[16];

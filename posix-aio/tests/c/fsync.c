@@ -1,4 +1,4 @@
-/* aio_fsync: what it takes, what it refuses, and what it waits for. */
+/* aio_fsync: what it accepts, what it refuses, and what it waits for. */
 #include "common.h"
 
 static unsigned char buf[PAGE];
@@ -14,7 +14,7 @@ static void sync_it(const char *name, int op, int fd)
     say(name, "%s", state(&cb));
 }
 
-/* Behind the writes of its descriptor, and behind those only. */
+/* An fsync comes behind the writes of its descriptor, and behind no others. */
 static void order(void)
 {
     enum { N = 64 };
@@ -90,7 +90,7 @@ int main(void)
     sync_it("[aio_fsync EINVAL] null", O_SYNC, null);
     sync_it("[aio_fsync success O_SYNC] a memfd", O_SYNC, memory);
     sync_it("[aio_fsync EBADF] a path descriptor", O_SYNC, path);
-    /* A refused one leaves the block as it was; an accepted one sets its priority to 0. */
+    /* A refused fsync leaves the block as it was; an accepted one sets its priority to 0. */
     struct aiocb cb = block(fd, buf, 16, 0);
     request("a read", aio_read, &cb);
     if (aio_fsync(0, &cb) == 0)

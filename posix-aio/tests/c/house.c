@@ -1,5 +1,5 @@
-/* In another program's house: exit with requests in flight, descriptors closed behind the library's
- * back, threads that come and go. */
+/* The library in a program that does other things: it exits with requests in flight, closes
+ * descriptors, and starts and ends threads. */
 #include "common.h"
 
 static unsigned char buf[128][512];
@@ -44,8 +44,8 @@ static void ended(const char *name, int how)
         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
-/* A descriptor that is closed while requests wait in its queue: what runs goes on, what is queued
- * finds it closed. */
+/* A descriptor is closed while requests wait in its queue: the running request goes on, and the
+ * queued ones find it closed. */
 static void closed_while_queued(void)
 {
     int ends[2];
@@ -69,7 +69,7 @@ static void closed_while_queued(void)
     say("[aio_read closed descriptor] closed while queued", "%s", state(&cbs[1]));
 }
 
-/* 63 that wait for data must not keep one from its file. Natively 20 do. */
+/* 63 requests that wait for data must not delay a request on a file. Natively 20 of them do. */
 static void blocked(void)
 {
     enum { N = 63 };
@@ -143,7 +143,7 @@ static void handler(int number)
         caught_elsewhere++;
 }
 
-/* Signals to the process are the program's, not the library's threads'. */
+/* Signals to the process go to the program's threads, never to the library's. */
 static void signals(void)
 {
     struct sigaction action = {.sa_handler = handler};

@@ -1,4 +1,4 @@
-/* aio_init: hints, at any time, and never an error. */
+/* aio_init: it takes hints at any time, and never fails. */
 #include "common.h"
 
 static unsigned char buf[PAGE];
@@ -31,7 +31,7 @@ static void negative(void)
          (struct aioinit){.aio_threads = -1, .aio_num = -1, .aio_idle_time = -1});
 }
 
-/* One thread of it works off as many requests as there are. */
+/* One thread of the library executes any number of requests. */
 static void one_thread(void)
 {
     enum { N = 200 };

@@ -14,8 +14,8 @@ static void note(union sigval value)
     __atomic_add_fetch(&notes, 1, __ATOMIC_RELEASE);
 }
 
-/* 32 requests on 8 descriptors, some of which nobody asks about any more; one is cancelled, one
- * notifies. */
+/* Makes 32 requests on 8 descriptors. It never asks for the state of some; it cancels one, and
+ * one has a notification. */
 static int cycle(int round)
 {
     static struct aiocb cbs[32];
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         return strcmp(argv[1], "child") != 0;
     fd = temp_file(16 * PAGE);
-    /* For many more than usual. */
+    /* The time limit for many more cycles than usual. */
     alarm((unsigned)number("URINGLET_TEST_SECONDS", SECONDS_MAX));
     long rounds = 500, right = 0;
     for (int i = 0; i < 50; i++)
@@ -62,13 +62,13 @@ int main(int argc, char **argv)
     yes("[aio_read leaks; aio_fsync leaks; aio_cancel leaks] 500 times 32 requests",
         right == rounds);
     yes("threads are at most 70", settled("Threads:", 70) <= 70);
-    /* The engine keeps one for itself from the first use on. */
+    /* The engine opens one descriptor for itself at the first use. */
     yes("descriptors, at most 2 more", open_descriptors() - descriptors <= 2);
     yes("memory in use, at most 8 MiB more", status("VmRSS:") - memory <= 8 << 10);
     yes("address space, at most 1 GiB more", status("VmSize:") - size <= 1 << 20);
 
-    /* Children that end, and programs that are started, with a request of the parent's in flight
-     * each time. */
+    /* Children that end, and programs that are started, each with a request of the parent in
+     * flight. */
     long forks = number("URINGLET_TEST_FORKS", 1000), starts = number("URINGLET_TEST_EXECS", 100),
          ended = 0, started = 0;
     for (long i = 0; i < forks + starts; i++) {

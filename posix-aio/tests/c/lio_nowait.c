@@ -1,4 +1,4 @@
-/* lio_listio that does not wait: its notification comes once, when all are done. */
+/* lio_listio with LIO_NOWAIT: its notification comes once, when all requests are done. */
 #include "common.h"
 
 static unsigned char buf[8][PAGE];
@@ -11,7 +11,7 @@ static struct aiocb entry(int opcode, int fd, void *to, size_t n, off_t offset)
     return cb;
 }
 
-/* How often the list's signal comes (with its value) and is not there any more. */
+/* Prints how many times the list's signal comes, with its value, and that it then comes no more. */
 static void list(const char *name, struct aiocb **entries, int n)
 {
     static int value = 100;
@@ -78,7 +78,7 @@ static void lists(void)
     close(fd);
 }
 
-/* The list's signal waits for the last request; each request has its own. */
+/* The list's signal waits for the last request; each request has a signal of its own. */
 static void both_kinds(void)
 {
     int ends[2], fd = temp_file(PAGE);

@@ -1,4 +1,4 @@
-/* lio_listio that waits: what it answers, and what each request does. */
+/* lio_listio with LIO_WAIT: what it returns, and the outcome of each request. */
 #include "common.h"
 
 static unsigned char buf[8][PAGE];
@@ -59,7 +59,7 @@ static void lists(void)
     unknown.aio_lio_opcode = -1;
     say("[lio_listio EIO] opcode -1", "%s",
         call(lio_listio(LIO_WAIT, (struct aiocb *[]){&unknown}, 1, NULL)));
-    /* Numbers that mean something inside glibc only. */
+    /* Values that only glibc uses, internally. */
     for (size_t i = 0; i < 5; i++) {
         static const int opcodes[] = {3, 4, 5, 128, 129};
         char name[64];
@@ -71,7 +71,7 @@ static void lists(void)
     say("[lio_listio EIO] all fail", "%s",
         call(lio_listio(LIO_WAIT, (struct aiocb *[]){&bad, &unknown, &priority}, 3, NULL)));
 
-    /* Short transfers are no failures. */
+    /* Short transfers are not errors. */
     struct aiocb over = entry(LIO_READ, fd, buf[6], PAGE, 4 * PAGE - 10),
                  past = entry(LIO_READ, fd, buf[6], PAGE, 9 * PAGE);
     say("[lio_listio LIO_WAIT success] reads across and behind the end", "%s",
@@ -99,7 +99,7 @@ static void many(void)
     close(fd);
 }
 
-/* The list's notification is for LIO_NOWAIT; each request's own is not. */
+/* The list's notification applies only to LIO_NOWAIT; each request's own applies always. */
 static void notified(void)
 {
     int fd = temp_file(PAGE);
@@ -139,14 +139,14 @@ static void *disturb(void *tid)
     until_asleep((pid_t)(intptr_t)tid);
     pthread_kill(waiting, SIGUSR1);
     until(&caught, 1);
-    /* Only for one that goes on waiting. */
+    /* Only a thread that goes on waiting is asleep here. */
     until_asleep((pid_t)(intptr_t)tid);
     put(ends[1], "x");
     return NULL;
 }
 
-/* In a process of its own: natively a finishing request would write to the stack of the call that
- * has returned. */
+/* Runs in a process of its own: natively, the end of a request would write to the stack of the
+ * call that has returned. */
 static void interrupted(int flags)
 {
     pthread_t thread;

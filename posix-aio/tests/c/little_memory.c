@@ -1,5 +1,4 @@
-/* Where hardly any memory is free, requests are refused, or executed all the same, and the process
- * lives on. */
+/* With hardly any free memory, requests are refused or executed, and the process lives on. */
 #include "common.h"
 #include "../../../libaio/tests/support/little_memory.h"
 
@@ -14,7 +13,7 @@ static long room(int step)
     return step * (step < STEPS / 2 ? 16L : 256L) * KIB;
 }
 
-/* Reads, and now and then a sync behind them; more than there are places for at a time. */
+/* Makes reads, and some syncs behind them, more than there are places for at a time. */
 static int use(int requests)
 {
     int accepted[N];

@@ -1,9 +1,9 @@
-/* Plain and 64 names on the same control blocks: their layouts are one. */
+/* Plain and 64 names on the same control blocks, which have one layout. */
 #include "common.h"
 
 static unsigned char buf[PAGE];
 
-/* The declarations of both kinds, whatever _FILE_OFFSET_BITS says. */
+/* The declarations of both kinds, whatever the value of _FILE_OFFSET_BITS. */
 static struct aiocb64 wide(struct aiocb *cb)
 {
     struct aiocb64 copy;
@@ -49,7 +49,7 @@ static void mixed(void)
     struct aiocb64 *list[] = {&cb64};
     say("[lio_listio mixed names] lio_listio64", "%s", call(lio_listio64(LIO_WAIT, list, 1, NULL)));
     say("the list's read", "%s", wide_state(&cb64));
-    /* Submitted by one kind of name, asked for, waited for and cancelled by the other. */
+    /* One kind of name submits, and the other kind asks, waits and cancels. */
     int ends[2];
     make_pipe(ends);
     struct aiocb first = block(ends[0], buf, 1, 0);
@@ -66,8 +66,7 @@ static void mixed(void)
     close(fd);
 }
 
-/* Every name is there for programs that look for it by name, and in each library the same for both
- * kinds. */
+/* dlsym finds every name, and each library has the same function for both kinds. */
 static void looked_up(void)
 {
     static const char *const names[] = {"aio_read",   "aio_write",   "aio_fsync",  "aio_error",

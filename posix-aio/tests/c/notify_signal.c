@@ -1,4 +1,4 @@
-/* SIGEV_NONE and SIGEV_SIGNAL: who gets what, and when. */
+/* SIGEV_NONE and SIGEV_SIGNAL: which thread gets which signal, and when. */
 #include "common.h"
 
 static unsigned char buf[4][PAGE];
@@ -31,7 +31,7 @@ static const char *next_signal(int milliseconds)
     return text;
 }
 
-/* Submits, waits for the signal: the request is done when it comes. */
+/* Submits and waits for the signal: the request is done when the signal comes. */
 static void signalled(const char *name, int (*submit)(struct aiocb *), struct aiocb *cb)
 {
     if (submit(cb)) {
@@ -77,7 +77,7 @@ static void basics(void)
     cb.aio_sigevent = signal_event(SIGRTMIN, 2);
     cb.aio_reqprio = 21;
     signalled("[aio_read SIGEV_SIGNAL] a refused read's", aio_read, &cb);
-    /* The pointer in the value is whole. */
+    /* The pointer in the signal's value is complete. */
     cb.aio_reqprio = 0;
     cb.aio_sigevent.sigev_value.sival_ptr = &cb;
     siginfo_t info;
@@ -85,14 +85,14 @@ static void basics(void)
         die("aio_read");
     yes("[aio_read SIGEV_SIGNAL] a pointer in the value",
         sigwaitinfo(&set, &info) == SIGRTMIN && info.si_ptr == &cb);
-    /* What is not known is no notification. */
+    /* An unknown value asks for no notification. */
     cb.aio_sigevent = signal_event(SIGRTMIN, 3);
     cb.aio_sigevent.sigev_notify = SIGEV_THREAD_ID;
     request("[aio_read unknown sigev_notify] SIGEV_THREAD_ID", aio_read, &cb);
     cb.aio_sigevent.sigev_notify = 77;
     request("[aio_read unknown sigev_notify] 77", aio_read, &cb);
     cb.aio_sigevent = signal_event(999, 3);
-    /* That the signal cannot be sent is noticed when all is done, and becomes the outcome. */
+    /* The failure to send the signal comes when the request is done, and becomes its outcome. */
     if (aio_read(&cb))
         die("aio_read");
     for (int i = 0; i < 2000 && aio_error(&cb) != EINVAL; i++)
@@ -106,7 +106,7 @@ static void basics(void)
     close(fd);
 }
 
-/* What is cancelled is notified, by the time that aio_cancel returns. */
+/* A cancelled request has had its notification when aio_cancel returns. */
 static void of_cancelled(void)
 {
     int ends[2];
@@ -125,7 +125,7 @@ static void of_cancelled(void)
     finish(&first);
 }
 
-/* Real-time signals queue; in the order of completion. */
+/* Real-time signals queue, in the order of completion. */
 static void queueing(void)
 {
     enum { N = 100 };
@@ -198,7 +198,8 @@ static void chain(void)
     close(fd);
 }
 
-/* The signal goes to a thread of the program's that takes it, never to the library's threads. */
+/* The signal goes to a thread of the program that has it unblocked, never to the library's
+ * threads. */
 static void *other_thread(void *argument)
 {
     sigset_t one;

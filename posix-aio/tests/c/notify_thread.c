@@ -1,4 +1,4 @@
-/* SIGEV_THREAD: a thread with the attributes that were asked for. */
+/* SIGEV_THREAD: a thread with the attributes that the program asked for. */
 #include "common.h"
 
 static unsigned char buf[4][PAGE];
@@ -93,7 +93,7 @@ static void basics(void)
     pthread_attr_destroy(&attributes);
 }
 
-/* A mask of the submitting thread's is not the notification's. */
+/* The notification's thread does not inherit the mask of the submitting thread. */
 static void masked(void)
 {
     int fd = temp_file(PAGE);
@@ -116,7 +116,7 @@ static void next(union sigval value)
 {
     if (value.sival_ptr != &chained || aio_error(&chained) || aio_return(&chained) != 16)
         failures++;
-    /* Counted first: the next one's thread may overtake this one. */
+    /* The round is counted first, because the next round's thread may overtake this thread. */
     if (__atomic_add_fetch(&rounds, 1, __ATOMIC_RELEASE) < 100 && aio_read(&chained))
         failures++;
 }
@@ -135,7 +135,7 @@ static void chain(void)
     close(fd);
 }
 
-/* A notification may block without holding up others, or the thread may end early. */
+/* A notification may block without delaying others, and its thread may end early. */
 static int gate[2];
 
 static void blocking_note(union sigval value)

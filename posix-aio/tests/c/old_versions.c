@@ -1,4 +1,4 @@
-/* The versions that programs from before glibc 2.34 ask for. */
+/* The symbol versions that programs from before glibc 2.34 ask for. */
 #include "common.h"
 
 static unsigned char buf[4][PAGE];
@@ -7,8 +7,8 @@ static sigset_t set;
 typedef int one(struct aiocb *);
 typedef int listed(int, struct aiocb *const *, int, struct sigevent *);
 
-/* From the same library as the default version: else it would be the other library's that is
- * tested. */
+/* Takes the old version from the library that has the default version. Otherwise the test would
+ * use the other library. */
 static void *old(const char *name, const char *version)
 {
     Dl_info here, there;
@@ -68,7 +68,7 @@ static void plain(void)
     close(fd);
 }
 
-/* Which of the two signals come: the list's, the request's. */
+/* Prints which of the two signals come: the list's, the request's. */
 static void lists(const char *version)
 {
     listed *list = (listed *)old("lio_listio", version),
@@ -132,7 +132,7 @@ static void *open_gate(void *tid)
     return NULL;
 }
 
-/* Does LIO_WAIT wait? If not, the call is back before the gate is open, and sleeps only then. */
+/* Does LIO_WAIT wait? If not, the call returns before the gate is open. */
 static void waits(const char *name, const char *version)
 {
     pthread_t thread;

@@ -1,4 +1,4 @@
-/* Order where it can be seen: appends, pipes, sockets, priorities. */
+/* Order where a program can see it: appends, pipes, sockets, priorities. */
 #include "common.h"
 
 enum { N = 64 };
@@ -63,11 +63,12 @@ static void streams(void)
     through("[aio_read order; aio_write order] 64 writes and reads of a socket", pair[1], pair[0]);
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair))
         die("socketpair");
-    /* More than a datagram socket takes: writes wait in their queue. */
+    /* These are more writes than a datagram socket takes: the rest waits in its queue. */
     through("[aio_read order; aio_write order] 64 datagrams", pair[1], pair[0]);
 }
 
-/* Behind one that blocks, lower numbers go first, and equal ones in order of submission. */
+/* Behind a request that blocks, lower priority values go first, and equal ones in order of
+ * submission. */
 static void priorities(void)
 {
     static const int priority[] = {0, 20, 10, 0, 10, 20, 0};
@@ -88,7 +89,7 @@ static void priorities(void)
         text[i] = bytes[i];
     }
     say("[aio_read reqprio] reads with priorities 0, 20, 10, 0, 10, 20, 0 get", "%s", text);
-    /* The same through a list. */
+    /* The same requests through a list. */
     struct aiocb *list[M];
     for (int i = 0; i < M; i++) {
         cbs[i].aio_lio_opcode = LIO_READ;
@@ -101,7 +102,7 @@ static void priorities(void)
         finish(&cbs[i]);
 }
 
-/* Requests of both directions on one descriptor. */
+/* Requests in both directions on one descriptor. */
 static void both_ways(void)
 {
     static char in[16];
@@ -120,7 +121,7 @@ static void both_ways(void)
     say("both in the end", "%s; %s", state(&receive), state(&send));
 }
 
-/* A read that was submitted after a write had completed sees it. */
+/* A read that was submitted after a write had completed sees the data. */
 static void read_after_write(void)
 {
     int fd = temp_file(PAGE), seen = 0;
@@ -139,8 +140,8 @@ static void read_after_write(void)
     close(fd);
 }
 
-/* Requests of one descriptor that overlap are done one after the other, in order: the last write
- * stays. */
+/* Overlapping requests of one descriptor run one after the other, in order: the data of the last
+ * write stays. */
 static void overlapping(void)
 {
     int fd = temp_file(0), last = 0;

@@ -29,7 +29,7 @@ int main(void)
             allocations();
     }
     say("[aio_read own malloc; lio_listio own malloc] right", "%ld", right);
-    /* Lists take memory; requests do not. */
+    /* Lists allocate memory; requests do not. */
     yes("under one allocation in 32 requests", allocations() * 32 < N * ROUNDS / 2);
     yes("it was used", calls > 0);
     say("freed what was not its own", "%ld", foreign);

@@ -1,4 +1,4 @@
-/* A daemon that changes its user while requests are in flight: the calls return. */
+/* A daemon changes its user while requests are in flight: the calls return. */
 #include "common.h"
 #include "../../../libaio/tests/support/privileges.h"
 
@@ -35,7 +35,7 @@ static void body(void)
     fd = temp_file(READS * PAGE);
     direct = reopen(fd, O_RDWR | O_DIRECT);
     buf = pages(READS * PAGE);
-    /* In flight all the time. */
+    /* This request is in flight all the time. */
     waiting = block(ends[0], &byte, 1, 0);
     if (aio_read(&waiting))
         die("aio_read");

@@ -1,4 +1,4 @@
-/* No thread can be started: what POSIX calls EAGAIN. */
+/* No thread can be started: POSIX calls this EAGAIN. */
 #include "common.h"
 #include <sys/resource.h>
 
@@ -10,7 +10,7 @@ static void *nothing(void *argument)
     return argument;
 }
 
-/* No thread can be started by a user who has one already; as root, by one who is not. */
+/* Lets no thread start: as a user who has a thread already, or for root as a user with none. */
 static void no_threads(void)
 {
     struct rlimit limit = {1, 1};

@@ -1,4 +1,4 @@
-/* aio_error and aio_return before, while and after; control blocks used again. */
+/* aio_error and aio_return before, during and after a request; control blocks used again. */
 #include "common.h"
 
 static unsigned char buf[PAGE];
@@ -54,14 +54,14 @@ static void failed(void)
     errno = EDOM;
     ssize_t got = aio_return(&cb);
     say("[aio_return error] return of one that failed", "%ld", (long)got);
-    /* The manual says that errno is set; glibc leaves it alone. */
+    /* The manual page says that errno is set; glibc does not change it. */
     say("[aio_return error] errno then", "%s", strerrorname_np(errno));
     say("[aio_return twice] return of one that failed, twice", "%ld", (long)aio_return(&cb));
     say("[aio_error an errno] error of one that failed, after return", "%s",
         strerrorname_np(aio_error(&cb)));
 }
 
-/* Calls that succeed leave errno alone. */
+/* Successful calls do not change errno. */
 static void errno_kept(void)
 {
     int fd = temp_file(PAGE), kept = 0;
@@ -96,7 +96,7 @@ static void again(void)
         right += finish(&cb) == 0 && aio_return(&cb) == PAGE;
     }
     say("[aio_read success; aio_write success] one block 1000 times", "%d right", right);
-    /* Without a look at its outcome. */
+    /* The program never asks for the outcome. */
     for (int i = 0; i < 100; i++) {
         cb.aio_offset = 0;
         if (aio_read(&cb))
@@ -114,7 +114,7 @@ static void again(void)
     close(fd);
 }
 
-/* Blocks are found by their address, and may be copied when they are done. */
+/* The library finds blocks by their address. Blocks may be copied when they are done. */
 static void copies(void)
 {
     int fd = temp_file(PAGE);

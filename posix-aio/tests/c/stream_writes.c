@@ -1,5 +1,5 @@
-/* Writes to streams that write(2) would not wait with, although poll(2) does not call the stream
- * writable. The other end reads only afterwards. */
+/* Writes to streams that write(2) would not wait for, although poll(2) reports that the stream
+ * is not writable. The other end reads only afterwards. */
 #include "common.h"
 
 static int is_writable(int fd)

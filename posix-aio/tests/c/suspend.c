@@ -76,7 +76,7 @@ static void lists(void)
 static pthread_t waiting;
 static int pipe_of_it[2];
 
-/* Three signals, and if the waiter does not return from any, something to read. */
+/* Sends three signals. If the waiter returns from none, it writes data for the read. */
 static void *disturb(void *tid)
 {
     for (int i = 0; i < 3; i++) {
@@ -117,7 +117,8 @@ static void signals(const char *name, int flags, const struct timespec *timeout)
     close(pipe_of_it[1]);
 }
 
-/* Direct reads are waited for in another way than pipes; it is not to be seen. */
+/* The library waits for direct reads in another way than for pipes; programs must not see a
+ * difference. */
 static void direct_signals(void)
 {
     enum { N = 1000 };
@@ -147,7 +148,7 @@ static void direct_signals(void)
     close(fd);
 }
 
-/* What is done does not need to be waited for, whatever is pending. */
+/* aio_suspend returns at once if a request is done, however many others are pending. */
 static void many(void)
 {
     enum { N = 200 };
@@ -185,7 +186,7 @@ int main(void)
     struct timespec half_minute = {30, 0};
     signals("[aio_suspend EINTR] signals", 0, NULL);
     signals("[aio_suspend EINTR] signals within the timeout", 0, &half_minute);
-    /* The futex call behind it is restarted, except where there is a timeout. */
+    /* The kernel restarts the futex call behind it, except with a timeout. */
     signals("[aio_suspend EINTR] signals, SA_RESTART", SA_RESTART, NULL);
     signals("[aio_suspend EINTR] signals within the timeout, SA_RESTART", SA_RESTART, &half_minute);
     many();

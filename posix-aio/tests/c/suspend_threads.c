@@ -1,4 +1,4 @@
-/* Several threads that wait for the same requests, or end in the middle of waiting. */
+/* Several threads wait for the same requests, or end in the middle of a wait. */
 #include "common.h"
 
 enum { THREADS = 8 };
@@ -14,7 +14,7 @@ static void *wait_for_shared(void *argument)
     const struct aiocb *list[] = {&other, &shared};
     tids[me] = gettid();
     __atomic_add_fetch(&started, 1, __ATOMIC_RELEASE);
-    /* Half of them wait for both requests, half for one. */
+    /* Half of the threads wait for both requests, and half for one. */
     answers[me] = aio_suspend(list + me % 2, 2 - me % 2, NULL);
     __atomic_add_fetch(&ended, 1, __ATOMIC_RELEASE);
     return NULL;
@@ -59,7 +59,7 @@ static void *wait_forever(void *argument)
     return (void *)(intptr_t)(got + 10);
 }
 
-/* lio_listio that waits is no cancellation point: the thread goes when it is done. */
+/* lio_listio with LIO_WAIT is no cancellation point: the thread ends when the list is done. */
 static void cancel_lister(void)
 {
     int ends[2];
@@ -82,7 +82,7 @@ static void cancel_lister(void)
         result == PTHREAD_CANCELED ? "cancelled" : "answers", state(&shared));
 }
 
-/* aio_suspend is a cancellation point; the request is none the worse. */
+/* aio_suspend is a cancellation point; the request goes on. */
 static void cancel_thread(void)
 {
     int ends[2];

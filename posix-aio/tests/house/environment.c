@@ -1,4 +1,4 @@
-/* One read, so that it can be seen from its result what the library was told. */
+/* Makes one read, whose result shows which settings the library has. */
 #include "../../../libaio/tests/support/environment.h"
 #include <aio.h>
 

@@ -54,7 +54,8 @@ static size_t write_at(void)
     return WRITES_BEGIN + (size_t)count * APART / 2;
 }
 
-/* Two reads, a write and an fsync, of nothing that was asked for before. Gives the first. */
+/* Submits two reads, a write and an fsync, and returns the first. Nothing has asked for their
+ * data before. */
 static struct aiocb *submit(int fd)
 {
     int first = count;
@@ -77,8 +78,8 @@ static void wait_for(struct aiocb *cb)
             die("aio_suspend");
 }
 
-/* Waits until everything has ended, once and well. With `closed`, what had not begun may have met
- * a closed descriptor. */
+/* Waits until all requests have ended, once and without an error. With `closed`, a request that
+ * had not begun may have found its descriptor closed. */
 static void check(int fd, int closed)
 {
     for (int i = 0; i < count; i++)
@@ -102,7 +103,7 @@ static void check(int fd, int closed)
             die("request %d has ended %d times", i, requests[i].notified);
 }
 
-/* Reads, writes and fsyncs that are answered. */
+/* Makes reads, writes and fsyncs that the server answers. */
 static void get_known(int fd)
 {
     for (int round = 0; round < 12; round++) {
@@ -165,7 +166,7 @@ int main(int arguments, char **argument)
     const char *task = argument[4];
     struct sigaction action = {.sa_sigaction = notified, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigaction(SIGRTMIN, &action, NULL);
-    /* The test that runs this tells when it hangs, and goes on. */
+    /* The test around this program notices a hang, and goes on. */
     alarm(0);
     int fd = open_hung(argument[1], argument[2]), other = open_hung(argument[1], argument[2]);
     if (!strcmp(argument[3], "known")) {

@@ -1,5 +1,5 @@
-/* Threads with a table of descriptors of their own: by a number they read what it stands for there,
- * or they are refused. */
+/* Threads with a descriptor table of their own: a number reads the file that it has in their
+ * table, or the call is refused. */
 #include "../../../libaio/tests/support/own_table.h"
 #include <aio.h>
 
@@ -8,7 +8,8 @@ static long read_once(unsigned char *buf, long long offset)
     struct aiocb cb = {.aio_fildes = shared, .aio_buf = buf, .aio_nbytes = PAGE};
     const struct aiocb *list[] = {&cb};
     cb.aio_offset = offset;
-    /* With a notification, a thread of the library's executes it. This signal is ignored. */
+    /* A thread of the library executes a request that has a notification. This signal is
+     * ignored. */
     cb.aio_sigevent.sigev_notify = SIGEV_SIGNAL;
     cb.aio_sigevent.sigev_signo = SIGURG;
     if (aio_read(&cb))
@@ -23,7 +24,7 @@ static struct aiocb waiting;
 static char byte;
 static int ends[2];
 
-/* With a request in flight, of which only the others hear. */
+/* Submits with a request in flight, which only the other threads know of. */
 static int later(void)
 {
     const struct aiocb *list[] = {&waiting};

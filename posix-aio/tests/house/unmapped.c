@@ -1,17 +1,17 @@
-/* Buffers that are unmapped while their requests are in flight: what is mapped afterwards is not
- * written to. */
+/* Buffers are unmapped while their requests are in flight: nothing writes to memory that is
+ * mapped there afterwards. */
 #include "../../../libaio/tests/support/answers.h"
 #include <aio.h>
 
 #define HOLES 32
 #define READS 64
 
-/* As long as things that the library could map: threads' stacks. */
+/* Sizes of things that the library could map: threads' stacks. */
 static const size_t sizes[] = {264 << 10, 256 << 10, 320 << 10, 260 << 10, 1 << 20};
 
 static unsigned char blocks[READS][PAGE], noise[1 << 20];
 
-/* By threads of the library's: they tell by a signal, which is ignored. */
+/* Threads of the library execute these reads: they notify with a signal, which is ignored. */
 static int right_reads(int fd)
 {
     static struct aiocb cbs[READS];
@@ -46,7 +46,7 @@ int main(void)
             die("pipe");
         (void)fcntl(ends[i][1], F_SETPIPE_SZ, (int)size);
         buffers[i] = pages(size);
-        /* Not beside the next one. */
+        /* This page must not be adjacent to the next. */
         pages(PAGE);
         cbs[i] = (struct aiocb){.aio_fildes = ends[i][0], .aio_buf = buffers[i]};
         cbs[i].aio_nbytes = size;

@@ -1,4 +1,4 @@
-//! Where the library under test lies.
+//! The path of the library under test.
 
 #[path = "../../../libaio/tests/support/mod.rs"]
 mod support;

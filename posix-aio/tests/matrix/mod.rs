@@ -1,13 +1,13 @@
-//! The cases of each function, for the matrix in the README; the programs say which answers cover
-//! them.
+//! The cases of each function, for the matrix in the README; the programs name the answers that
+//! cover them.
 
 use super::machinery::matrix::{Function, Matrix, Untested};
 
 pub const MATRIX: Matrix =
     Matrix { functions: FUNCTIONS, unsuffixed: &["aio_init"], untested: UNTESTED, covers: &[] };
 
-/// The cases of each function: success, each errno of its manual page, notifications, and what else
-/// can be told apart.
+/// The cases of each function: success, each errno of its manual page, notifications, and other
+/// differences.
 const FUNCTIONS: &[Function] = &[
     (
         "aio_read",
