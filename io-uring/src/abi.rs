@@ -248,6 +248,9 @@ pub(crate) mod sq {
 pub(crate) const CQ_EVENTFD_DISABLED: u32 = 1 << 0;
 pub(crate) const CQE_MORE: u32 = 1 << 1;
 pub(crate) const CQE_NONEMPTY: u32 = 1 << 2;
+pub(crate) const CQE_NOTICE: u32 = 1 << 3;
+/// The result of a notice: the data was copied (`IORING_NOTIF_USAGE_ZC_COPIED`).
+pub(crate) const NOTICE_COPIED: i32 = i32::MIN;
 
 /// Flags of io_uring_enter(2).
 pub(crate) mod enter {
@@ -320,17 +323,29 @@ pub(crate) mod op {
     pub(crate) const FGETXATTR: u8 = 43;
     pub(crate) const GETXATTR: u8 = 44;
     pub(crate) const SOCKET: u8 = 45;
+    pub(crate) const URING_CMD: u8 = 46;
+    pub(crate) const SEND_ZC: u8 = 47;
+    pub(crate) const SENDMSG_ZC: u8 = 48;
     pub(crate) const READ_MULTISHOT: u8 = 49;
+    pub(crate) const WAITID: u8 = 50;
+    pub(crate) const FUTEX_WAIT: u8 = 51;
+    pub(crate) const FUTEX_WAKE: u8 = 52;
+    pub(crate) const FUTEX_WAITV: u8 = 53;
     pub(crate) const FIXED_FD_INSTALL: u8 = 54;
     pub(crate) const FTRUNCATE: u8 = 55;
     pub(crate) const BIND: u8 = 56;
     pub(crate) const LISTEN: u8 = 57;
+    pub(crate) const EPOLL_WAIT: u8 = 59;
+    pub(crate) const READV_FIXED: u8 = 60;
+    pub(crate) const WRITEV_FIXED: u8 = 61;
+    pub(crate) const PIPE: u8 = 62;
     /// As many a probe tells of.
     pub(crate) const LAST: u8 = 63;
 
     /// Operations that move data between memory and a file.
     pub(crate) fn is_transfer(opcode: u8) -> bool {
         matches!(opcode, READ..=WRITE | READV..=WRITEV | READ_FIXED..=WRITE_FIXED)
+            || matches!(opcode, READV_FIXED..=WRITEV_FIXED)
     }
 }
 
@@ -363,6 +378,15 @@ pub(crate) mod message {
     pub(crate) const POLL_FIRST: u16 = 1 << 0;
     /// Of receives.
     pub(crate) const MULTISHOT: u16 = 1 << 1;
+    /// It is sent from a registered buffer.
+    pub(crate) const FIXED_BUFFER: u16 = 1 << 2;
+    /// The notice says whether the data was copied.
+    pub(crate) const REPORTS: u16 = 1 << 3;
+    /// There are several buffers, as `struct iovec` has them.
+    pub(crate) const VECTORED: u16 = 1 << 5;
+    pub(crate) const OF_SENDS: u16 = POLL_FIRST | VECTORED;
+    /// What SEND_ZC and SENDMSG_ZC may have.
+    pub(crate) const OF_NOTICES: u16 = OF_SENDS | FIXED_BUFFER | REPORTS;
 }
 
 /// Flags of accepts, which stand in the priority.
@@ -388,6 +412,15 @@ pub(crate) mod splice {
     /// The source of the data is a registered file.
     pub(crate) const FD_IN_FIXED: u32 = 1 << 31;
     pub(crate) const KNOWN: u32 = FD_IN_FIXED | 0xf;
+}
+
+/// URING_CMD, on sockets.
+pub(crate) mod command {
+    pub(crate) const SIOCINQ: u32 = 0;
+    pub(crate) const SIOCOUTQ: u32 = 1;
+    pub(crate) const GET_OPTION: u32 = 2;
+    pub(crate) const SET_OPTION: u32 = 3;
+    pub(crate) const FIXED_BUFFER: u32 = 1 << 0;
 }
 
 /// Flags of cancels.

@@ -44,6 +44,17 @@ impl<T> Slots<T> {
         Some(Self { slots, hint: 0, range: (0, count) })
     }
 
+    /// Has at least as many slots from now on. False: no memory.
+    pub(crate) fn grow(&mut self, count: usize) -> bool {
+        let more = count.saturating_sub(self.slots.len());
+        if self.slots.try_reserve_exact(more).is_err() {
+            return false;
+        }
+        self.slots.resize_with(self.slots.len() + more, || None);
+        self.range = (0, self.slots.len());
+        true
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -95,8 +106,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn has(&self, at: u64, len: u32) -> bool {
-        at.checked_add(u64::from(len))
+    pub(crate) fn has(&self, at: u64, len: u64) -> bool {
+        at.checked_add(len)
             .is_some_and(|end| at >= self.at && end <= self.at.saturating_add(self.len))
     }
 }

@@ -7,6 +7,8 @@
 #![cfg_attr(loom, allow(dead_code))]
 
 mod abi;
+#[cfg(not(loom))]
+mod attempts;
 mod chains;
 mod completions;
 mod inbox;
@@ -18,7 +20,6 @@ mod sync;
 mod buffers;
 #[cfg(not(loom))]
 mod calls;
-#[cfg(not(loom))]
 #[cfg(not(loom))]
 mod enter;
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 //! io_uring_register(2).
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File};
 use crate::prepare::{self, Fields, Match, Plan};
 use crate::restrict::Restrictions;
-use crate::ring::{self, Core, List, Locked};
+use crate::ring::{self, Core, List, Locked, NO_NETWORK_POLLING};
 use crate::rings::Ring;
 use crate::{sys, threads, user};
 
@@ -61,12 +62,58 @@ fn act(ring: &Ring, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
         // A signal handler; what it interrupts has the lock.
         return Err(-libc::EAGAIN);
     }
+    if opcode == reg::CLONE_BUFFERS {
+        return clone_buffers(core, arg, count);
+    }
     core.with(|locked| {
-        if !core.disabled.load(Ordering::Relaxed) && !locked.restrictions.allow_register(opcode) {
-            return Err(-libc::EACCES);
-        }
+        allow(locked, opcode)?;
         act_locked(locked, opcode, arg, count)
     })
+}
+
+fn allow(locked: &Locked<'_>, opcode: u32) -> Result<(), i32> {
+    let is_enabled = !locked.core().disabled.load(Ordering::Relaxed);
+    let is_refused = is_enabled && !locked.restrictions.allow_register(opcode);
+    if is_refused { Err(-libc::EACCES) } else { Ok(()) }
+}
+
+/// Buffers of another ring, or of this one. No lock of a ring is taken under another's.
+fn clone_buffers(core: &Arc<Core>, arg: usize, count: u32) -> Result<i32, i32> {
+    const REGISTERED: u32 = 1;
+    const REPLACE: u32 = 2;
+    if arg == 0 || count != 1 {
+        return Err(-libc::EINVAL);
+    }
+    let [fd, flags, from, to, wanted, pad @ ..]: [u32; 8] = user::read(arg)?;
+    if flags & !(REGISTERED | REPLACE) != 0 {
+        return Err(-libc::EINVAL);
+    }
+    core.with(|locked| {
+        allow(locked, reg::CLONE_BUFFERS)?;
+        let is_full = flags & REPLACE == 0 && ring::has_buffers(locked);
+        if is_full { Err(-libc::EBUSY) } else { Ok(()) }
+    })?;
+    if pad != [0; 3] {
+        return Err(-libc::EINVAL);
+    }
+    let source = match find(fd as i32, flags & REGISTERED != 0) {
+        Ok(source) => source,
+        Err(_) if flags & REGISTERED != 0 || !sys::is_open(fd as i32) => return Err(-libc::EBADF),
+        Err(_) => return Err(-libc::EOPNOTSUPP),
+    };
+    if wanted == 0 && (from != 0 || to != 0) {
+        return Err(-libc::EINVAL);
+    }
+    let all = source.core.with(|locked| ring::copies_of_buffers(locked));
+    let all = all.ok_or(-libc::ENXIO)?;
+    let wanted = if wanted == 0 { all.len() } else { wanted as usize };
+    if wanted > all.len() {
+        return Err(-libc::EINVAL);
+    }
+    to.checked_add(wanted as u32).ok_or(-libc::EOVERFLOW)?;
+    let some = from.checked_add(wanted as u32).and_then(|end| all.get(from as usize..end as usize));
+    let some = some.ok_or(-libc::EOVERFLOW)?;
+    core.with(|locked| ring::put_buffers(locked, to as usize, some, flags & REPLACE != 0))
 }
 
 /// The calls by their opcodes.
@@ -105,6 +152,8 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
         }
         reg::FILE_ALLOC_RANGE => set_range(locked, arg, count),
         reg::CLOCK => set_clock(locked, arg, count),
+        reg::NAPI => set_network_polling(locked, arg, count),
+        reg::UNREGISTER_NAPI => leave_network_polling(locked, arg, count),
         _ => Err(-libc::EINVAL),
     }
 }
@@ -259,6 +308,38 @@ fn set_clock(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32
     Ok(0)
 }
 
+/// A hint, and nothing is done for it. `struct io_uring_napi`, in words: a time, preference and
+/// kind, and a parameter.
+fn set_network_polling(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    const HOW: [u32; 2] = [0, 1];
+    if arg == 0 || count != 1 {
+        return Err(-libc::EINVAL);
+    }
+    let [time, bytes, parameter, reserved]: [u32; 4] = user::read(arg)?;
+    let [prefers, kind, pad @ ..] = bytes.to_le_bytes();
+    if pad != [0; 2] || reserved != 0 {
+        return Err(-libc::EINVAL);
+    }
+    user::write(arg, locked.network_polling)?;
+    // No queue of the network has a number here.
+    if kind != 0 || !HOW.contains(&parameter) {
+        return Err(-libc::EINVAL);
+    }
+    locked.network_polling = [time, u32::from(prefers != 0), parameter, 0];
+    Ok(0)
+}
+
+fn leave_network_polling(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    if count != 1 {
+        return Err(-libc::EINVAL);
+    }
+    let [time, prefers, ..] = std::mem::replace(&mut locked.network_polling, NO_NETWORK_POLLING);
+    if arg != 0 {
+        user::write(arg, [time, prefers, 0, 0])?;
+    }
+    Ok(0)
+}
+
 /// A struct whose size the program passes as well.
 fn read_sized<T: user::Plain>(arg: usize, size: u32) -> Result<T, i32> {
     if size as usize != size_of::<T>() {
@@ -377,7 +458,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     let (done, keys) = core.with(|locked| locked.cancel_now(&what))?;
     let (mut done, mut running) = (done, Vec::new());
     core.cancel_each(engine, &keys, |key, answer| match answer {
-        0 => done += 1,
+        0.. => done += 1,
         errno if errno == -libc::EALREADY => running.push(key),
         _ => {}
     });

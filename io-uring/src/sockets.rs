@@ -1,10 +1,12 @@
 //! Calls on sockets: tried without waiting, and again when the socket is ready.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use uringlet::front;
 
 use crate::abi::MAX_RW_COUNT;
+use crate::attempts::{Attempt, Sleeper, Tried};
 use crate::files::move_aside;
 use crate::sys::{self, sockets};
 use crate::tuning::VAIN_SENDS;
@@ -12,17 +14,6 @@ use crate::{service, user};
 
 /// The longest name of a socket (`struct sockaddr_storage`).
 pub(crate) const NAME_MAX: usize = 128;
-
-/// What has become of a try.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
-    /// It has ended with this result.
-    Done(i32),
-    /// It is to be tried again when its events have come.
-    Waits,
-    /// There is no way to make this call without waiting.
-    Blocks,
-}
 
 /// The name of a socket, copied at submit. Empty: none.
 pub(crate) type Name = Box<[u8]>;
@@ -72,6 +63,7 @@ pub(crate) enum Ask {
         kind: i32,
         protocol: i32,
     },
+    Other(Arc<dyn Attempt>),
 }
 
 /// What is known of what follows a completion.
@@ -98,6 +90,10 @@ pub(crate) struct Socket {
     pub(crate) is_aside: bool,
     /// It has a buffer of a group for each try.
     pub(crate) selects: bool,
+    /// The registered buffer that it is sent from.
+    pub(crate) buffer_index: Option<u16>,
+    /// It is only sent where the kernel could send it without a copy.
+    pub(crate) is_uncopied: bool,
     /// There was none.
     lacks_buffer: AtomicBool,
     /// Where that buffer is, and its length.
@@ -133,6 +129,8 @@ impl Socket {
             rounds: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             selects: false,
+            buffer_index: None,
+            is_uncopied: false,
             lacks_buffer: AtomicBool::new(false),
             buffer: Default::default(),
             done: AtomicUsize::new(0),
@@ -151,6 +149,7 @@ impl Socket {
             // The events that are always told.
             Ask::Transfer(_) if self.flags & libc::MSG_ERRQUEUE != 0 => 0,
             Ask::Transfer(_) | Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
+            Ask::Other(other) => other.events(),
             _ => libc::POLLOUT,
         }
     }
@@ -178,6 +177,7 @@ impl Socket {
         match &self.ask {
             Ask::Transfer(message) => is_path(&message.name),
             Ask::Connect(_) | Ask::Bind(_) | Ask::Socket { .. } => true,
+            Ask::Other(other) => other.is_judged(),
             Ask::Accept { .. } | Ask::Read { .. } | Ask::Listen(_) | Ask::Shutdown(_) => false,
         }
     }
@@ -258,6 +258,16 @@ impl Socket {
         }
     }
 
+    /// What waits for it in a thread of its own, if that is how it waits.
+    pub(crate) fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
+        if let Ask::Other(other) = &self.ask { Arc::clone(other).sleeper() } else { None }
+    }
+
+    /// What is sent, or received.
+    pub(crate) fn message(&self) -> Option<&Message> {
+        if let Ask::Transfer(message) = &self.ask { Some(message) } else { None }
+    }
+
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.ask, Ask::Read { .. })
     }
@@ -327,6 +337,7 @@ impl Socket {
             Ask::Transfer(message) => return self.transfer(message, fd, may_wait),
             Ask::Read { offset, .. } => return self.read(fd, *offset, may_wait),
             Ask::Accept { name, len } => return self.accept(fd, (*name, *len), may_wait),
+            Ask::Other(other) => return other.attempt(fd),
             Ask::Connect(name) => return self.connect(fd, name, may_wait),
             // A path is looked up, whose file system may have a server.
             Ask::Bind(name) if is_path(name) && !may_wait => return Tried::Blocks,
@@ -351,6 +362,12 @@ impl Socket {
 
     fn transfer(&self, message: &Message, fd: i32, may_wait: bool) -> Tried {
         let done = self.done.load(Ordering::Relaxed);
+        if self.is_uncopied
+            && done == 0
+            && let Err(errno) = sockets::can_send_uncopied(fd)
+        {
+            return Tried::Done(errno);
+        }
         let is_whole = self.flags & libc::MSG_WAITALL != 0;
         let fails = || self.failed.store(true, Ordering::Relaxed);
         let flags = if may_wait { self.flags } else { self.flags | libc::MSG_DONTWAIT };
@@ -555,13 +572,14 @@ impl Drop for Alone {
 }
 
 impl Message {
+    /// Its buffers.
+    pub(crate) fn all_parts(&self) -> &[[u64; 2]] {
+        if self.header.is_some() { &self.parts } else { std::slice::from_ref(&self.buffer) }
+    }
+
     /// Bytes that are to be sent, or that there is room for.
     fn len(&self, picked: Option<&[u64; 2]>) -> usize {
-        let parts = match picked {
-            Some(picked) => std::slice::from_ref(picked),
-            None if self.header.is_some() => &self.parts[..],
-            None => std::slice::from_ref(&self.buffer),
-        };
+        let parts = picked.map_or(self.all_parts(), std::slice::from_ref);
         let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part[1]));
         total.min(MAX_RW_COUNT.into()) as usize
     }

@@ -16,6 +16,7 @@ macro_rules! call {
     };
 }
 
+pub(crate) mod futexes;
 pub(crate) mod sockets;
 
 /// Pages of ours, shared with nobody yet.
@@ -247,6 +248,20 @@ pub(crate) fn duplicate(fd: i32, cloexec: bool) -> i32 {
 pub(crate) fn epoll_create() -> i32 {
     // SAFETY: no memory is passed.
     unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) as i32 }
+}
+
+/// epoll_wait(2) into the program's memory, without waiting.
+pub(crate) fn epoll_events(epoll: i32, at: u64, most: i32) -> i32 {
+    // SAFETY: an address of the program's.
+    unsafe { call!(epoll_pwait, epoll, at, most, 0, 0, 8) as i32 }
+}
+
+/// pipe2(2): the end to read from and the end to write to, or a negative errno.
+pub(crate) fn pipe(flags: u32) -> Result<[i32; 2], i32> {
+    let mut ends = [-1; 2];
+    // SAFETY: a place for two numbers.
+    let answer = unsafe { call!(pipe2, ends.as_mut_ptr(), flags) as i32 };
+    if answer < 0 { Err(answer) } else { Ok(ends) }
 }
 
 pub(crate) fn epoll_ctl(epoll: i32, op: c_int, fd: i32, events: u32, data: u64) -> i32 {
@@ -486,6 +501,16 @@ pub(crate) fn has_io_uring() -> bool {
         close(fd);
     }
     fd >= 0
+}
+
+/// waitid(2): what it says of a child, in the two parts of `siginfo_t` that it fills. The second
+/// begins with the process, which is 0 if there is none.
+pub(crate) fn wait_child((kind, id): (i32, i32), options: i32) -> Result<[[i32; 3]; 2], i32> {
+    let mut info = [0i32; 32];
+    // SAFETY: room for a `siginfo_t`, which has 128 bytes.
+    let answer = unsafe { call!(waitid, kind, id, info.as_mut_ptr(), options, 0) as i32 };
+    let part = |at: usize| [info[at], info[at + 1], info[at + 2]];
+    if answer < 0 { Err(answer) } else { Ok([part(0), part(4)]) }
 }
 
 /// kill(2) with no signal: is there a process with this PID, of whatever user?

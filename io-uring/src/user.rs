@@ -9,6 +9,7 @@ use uringlet::front::memory::{accessible, accessible_now};
 use crate::abi::{
     BufferRing, BufferStatus, GetEventsArg, Params, RsrcRegister, RsrcUpdate, SyncCancel, Timespec,
 };
+use crate::sys::futexes::FutexWaitV;
 
 /// A type that any bytes are a value of.
 ///
@@ -26,7 +27,7 @@ macro_rules! plain {
 }
 
 plain!(u8, u16, u32, i32, u64, libc::iovec, Params, Timespec, GetEventsArg);
-plain!(RsrcRegister, RsrcUpdate, SyncCancel, BufferRing, BufferStatus);
+plain!(FutexWaitV, RsrcRegister, RsrcUpdate, SyncCancel, BufferRing, BufferStatus);
 
 // SAFETY: as its elements, between which there is nothing.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}

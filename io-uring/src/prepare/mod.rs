@@ -8,11 +8,13 @@ use crate::buffers::Provided;
 use crate::calls::Call;
 use crate::service::Watch;
 
+mod attempts;
 mod calls;
 mod plans;
 mod sockets;
 mod table;
 
+pub(crate) use self::sockets::notice;
 pub(crate) use self::table::{borrows, has_file, is_known};
 
 /// Makes the call of an entry. It copies what the entry points to.
@@ -24,8 +26,8 @@ pub(crate) enum Plan {
     Nop(i32),
     /// The engine has it. With a registered buffer: its number.
     Engine(Sqe, Option<u16>),
-    /// The engine has it, once the iovecs were copied.
-    Vectored(Sqe),
+    /// The engine has it, once the iovecs were copied. With a registered buffer: its number.
+    Vectored(Sqe, Option<u16>),
     /// A worker makes a call. A direct descriptor goes into the slot (or any).
     Call(Option<u32>, CallOf),
     CloseSlot(u32),
@@ -60,6 +62,12 @@ pub(crate) enum Plan {
     },
     Install {
         cloexec: bool,
+    },
+    /// Both ends go into slots, if one is named, or any.
+    Pipe {
+        at: u64,
+        flags: u32,
+        slot: Option<u32>,
     },
     /// Buffers of a list, which begins with this one.
     Provide {

@@ -83,7 +83,27 @@ pub(super) fn vectored(fields: &Fields) -> Planned {
     if fields.flags() & iosqe::BUFFER_SELECT != 0 {
         return if fields.len() == 1 { Ok(Plan::Call(None, sockets::read)) } else { EINVAL };
     }
-    if fields.len() > IOV_MAX { EINVAL } else { Ok(Plan::Vectored(fields.sqe())) }
+    if fields.len() > IOV_MAX {
+        return EINVAL;
+    }
+    Ok(match fields.opcode() {
+        op::READV_FIXED => of_buffer_vectored(fields, op::READV),
+        op::WRITEV_FIXED => of_buffer_vectored(fields, op::WRITEV),
+        _ => Plan::Vectored(fields.sqe(), None),
+    })
+}
+
+fn of_buffer_vectored(fields: &Fields, opcode: u8) -> Plan {
+    Plan::Vectored(Sqe { opcode, ..fields.sqe() }, Some(fields.buf_index()))
+}
+
+/// Flags of pipes; the last one is `O_NOTIFICATION_PIPE`.
+pub(super) const PIPE_FLAGS: u32 =
+    (libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_EXCL) as u32;
+
+pub(super) fn pipe(fields: &Fields) -> Planned {
+    let (at, flags, slot) = (fields.addr(), fields.op_flags(), fields.slot());
+    if fields.fd() == 0 { Ok(Plan::Pipe { at, flags, slot }) } else { EINVAL }
 }
 
 /// A range is accepted, and all of the file synced.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::calls::Made;
 use super::plans::Planned;
 use super::{Fields, Plan};
-use crate::abi::{INDEX_ALLOC, accept as accepts, iosqe, message as messages, op};
+use crate::abi::{INDEX_ALLOC, NOTICE_COPIED, accept as accepts, iosqe, message as messages, op};
 use crate::calls::Call;
 use crate::sockets::{Ask, Header, Message, NAME_MAX, Name, Socket};
 use crate::user;
@@ -22,7 +22,34 @@ const TYPES: u32 = 0xf;
 /// The length of a name stands where others have a slot.
 pub(super) fn plan_send(fields: &Fields) -> Planned {
     let has_more = fields.file_index() >> 16 != 0;
-    if has_more { Err(-libc::EINVAL) } else { Ok(Plan::Call(None, send)) }
+    if has_more || lacks_completion(fields) {
+        return Err(-libc::EINVAL);
+    }
+    Ok(Plan::Call(None, send))
+}
+
+/// SENDMSG_ZC.
+pub(super) fn plan_send_message(fields: &Fields) -> Planned {
+    if lacks_completion(fields) { Err(-libc::EINVAL) } else { Ok(Plan::Call(None, of_header)) }
+}
+
+/// The result of a second completion, which says that the memory is not needed any more. It comes
+/// after errors, too, but for those of an entry that no ring takes.
+pub(crate) fn notice(fields: &Fields) -> Option<i32> {
+    const WITHOUT: u8 = iosqe::CQE_SKIP | iosqe::BUFFER_SELECT | !iosqe::KNOWN;
+    let has = has_notice(fields) && fields.flags() & WITHOUT == 0 && fields.personality() == 0;
+    let reports = fields.ioprio() & messages::REPORTS != 0;
+    has.then_some(if reports { NOTICE_COPIED } else { 0 })
+}
+
+/// SEND_ZC and SENDMSG_ZC.
+fn has_notice(fields: &Fields) -> bool {
+    matches!(fields.opcode(), op::SEND_ZC | op::SENDMSG_ZC)
+}
+
+/// One of two completions cannot be left out.
+fn lacks_completion(fields: &Fields) -> bool {
+    has_notice(fields) && fields.flags() & iosqe::CQE_SKIP != 0
 }
 
 /// RECV and RECVMSG.
@@ -73,10 +100,17 @@ fn message(fields: &Fields, message: Message) -> Made {
     if message.is_send {
         flags |= libc::MSG_NOSIGNAL;
     }
+    let has = |flag| fields.ioprio() & flag != 0;
+    let has_notice = has_notice(fields);
+    if has_notice {
+        flags &= !libc::MSG_ZEROCOPY;
+    }
     let mut socket = Socket::new(Ask::Transfer(message), flags);
     socket.selects = selects(fields);
     (socket.gives_up, socket.goes_on) = (gives_up, is_multishot(fields));
-    socket.polls_first = fields.ioprio() & messages::POLL_FIRST != 0;
+    socket.polls_first = has(messages::POLL_FIRST);
+    socket.is_uncopied = has_notice;
+    socket.buffer_index = has(messages::FIXED_BUFFER).then(|| fields.buf_index());
     made(fields, socket)
 }
 
@@ -86,7 +120,24 @@ fn send(fields: &Fields) -> Made {
         at => name(at, fields.file_index() as i32)?,
     };
     let buffer = [fields.addr(), fields.len().into()];
-    message(fields, Message { is_send: true, parts: Vec::new(), buffer, name, header: None })
+    let (mut parts, mut header) = (Vec::new(), None);
+    if fields.ioprio() & messages::VECTORED != 0 {
+        parts = self::parts(buffer, -libc::EINVAL)?;
+        header = Some(Header { at: 0, name: (0, 0), control: (0, 0) });
+    }
+    message(fields, Message { is_send: true, parts, buffer, name, header })
+}
+
+/// The buffers of a list. `too_many`: what a list gets that is too long.
+fn parts([at, count]: [u64; 2], too_many: i32) -> Result<Vec<[u64; 2]>, i32> {
+    const IOV_MAX: u64 = 1024;
+    if count > IOV_MAX {
+        return Err(too_many);
+    }
+    let mut parts: Vec<[u64; 2]> = Vec::new();
+    user::read_array(at as usize, count as usize, &mut parts)?;
+    let is_whole = |part: &[u64; 2]| part[1] <= isize::MAX as u64;
+    if parts.iter().all(is_whole) { Ok(parts) } else { Err(-libc::EINVAL) }
 }
 
 fn receive(fields: &Fields) -> Made {
@@ -109,8 +160,7 @@ pub(super) fn read(fields: &Fields) -> Made {
 
 /// SENDMSG and RECVMSG.
 pub(super) fn of_header(fields: &Fields) -> Made {
-    const IOV_MAX: u64 = 1024;
-    let is_send = fields.opcode() == op::SENDMSG;
+    let is_send = fields.opcode() != op::RECVMSG;
     let at = fields.addr();
     // `struct msghdr`, of which some words are half used.
     let [to, to_len, iov, count, control, control_len, _]: [u64; 7] = user::read(at as usize)?;
@@ -121,17 +171,10 @@ pub(super) fn of_header(fields: &Fields) -> Made {
     // One that goes on has the name in its buffer.
     let room = if to == 0 && !is_multishot(fields) { 0 } else { to_len.min(NAME_MAX as i32) };
     let name = if is_send && room > 0 { self::name(to, room)? } else { Name::default() };
-    if count > IOV_MAX {
-        return Err(-libc::EMSGSIZE);
-    }
     if selects(fields) && count > 1 {
         return Err(-libc::EINVAL);
     }
-    let mut parts: Vec<[u64; 2]> = Vec::new();
-    user::read_array(iov as usize, count as usize, &mut parts)?;
-    if parts.iter().any(|part| part[1] > isize::MAX as u64) {
-        return Err(-libc::EINVAL);
-    }
+    let parts = parts([iov, count], -libc::EMSGSIZE)?;
     let header = Header { at, name: (to, room as u32), control: (control, control_len) };
     message(fields, Message { is_send, parts, buffer: [0; 2], name, header: Some(header) })
 }

@@ -1,7 +1,7 @@
 //! What is known of each operation: the fields of an entry that must be 0, its flags, whether it is
 //! on a file. To add an operation, add a row.
 
-use super::{CallOf, Fields, Plan, calls, plans, sockets};
+use super::{CallOf, Fields, Plan, attempts, calls, plans, sockets};
 use crate::abi::{accept, cancel, iosqe, message, message_ring, op, splice, timeout};
 
 /// Fields of an entry.
@@ -157,7 +157,7 @@ impl Fields {
 }
 
 /// The operations that are executed.
-const ROWS: [Row; 51] = [
+const ROWS: [Row; 62] = [
     row(op::NOP, plans::nop).flags(1),
     row(op::READ, plans::read).on_file().selects_buffer(),
     row(op::WRITE, plans::engine).on_file(),
@@ -165,6 +165,8 @@ const ROWS: [Row; 51] = [
     row(op::WRITEV, plans::vectored).on_file().borrows(),
     row(op::READ_FIXED, plans::of_buffer).on_file(),
     row(op::WRITE_FIXED, plans::of_buffer).on_file(),
+    row(op::READV_FIXED, plans::vectored).on_file().borrows(),
+    row(op::WRITEV_FIXED, plans::vectored).on_file().borrows(),
     row(op::FSYNC, plans::fsync).idle(ADDR | INDEX | SLOT).flags(1).on_file(),
     row(op::SYNC_FILE_RANGE, plans::engine).idle(ADDR | INDEX | SLOT).on_file(),
     row(op::FALLOCATE, plans::engine).idle(FLAGS | INDEX | SLOT).on_file(),
@@ -191,7 +193,13 @@ const ROWS: [Row; 51] = [
     call(op::FGETXATTR, calls::xattr).flags(0).on_file().borrows(),
     call(op::SPLICE, calls::splice).flags(splice::KNOWN).on_file(),
     call(op::TEE, calls::splice).idle(OFF | ADDR).flags(splice::KNOWN).on_file(),
-    row(op::SEND, sockets::plan_send).on_file().borrows().priority(message::POLL_FIRST),
+    row(op::SEND, sockets::plan_send).on_file().borrows().priority(message::OF_SENDS),
+    row(op::SEND_ZC, sockets::plan_send).on_file().borrows().priority(message::OF_NOTICES),
+    row(op::SENDMSG_ZC, sockets::plan_send_message)
+        .idle(OFF | SLOT)
+        .on_file()
+        .borrows()
+        .priority(message::OF_NOTICES),
     row(op::RECV, sockets::plan_receive)
         .idle(OFF | SLOT)
         .on_file()
@@ -201,7 +209,7 @@ const ROWS: [Row; 51] = [
         .idle(OFF | SLOT)
         .on_file()
         .borrows()
-        .priority(message::POLL_FIRST),
+        .priority(message::OF_SENDS),
     row(op::RECVMSG, sockets::plan_receive)
         .idle(OFF | SLOT)
         .on_file()
@@ -217,6 +225,15 @@ const ROWS: [Row; 51] = [
     call(op::LISTEN, sockets::listen).idle(OFF | ADDR | FLAGS | INDEX | SLOT).on_file(),
     call(op::SHUTDOWN, sockets::shutdown).idle(OFF | ADDR | FLAGS | INDEX | SLOT).on_file(),
     row(op::SOCKET, sockets::plan_socket).idle(ADDR | FLAGS | INDEX),
+    row(op::PIPE, plans::pipe).idle(OFF | ADDR3).flags(plans::PIPE_FLAGS),
+    row(op::URING_CMD, attempts::plan_command).on_file().selects_buffer(),
+    call(op::EPOLL_WAIT, attempts::epoll_wait).idle(OFF | FLAGS | INDEX | SLOT).on_file(),
+    row(op::FUTEX_WAIT, attempts::plan_futex).idle(LEN | FLAGS | INDEX | SLOT),
+    row(op::FUTEX_WAKE, attempts::plan_futex).idle(LEN | FLAGS | INDEX | SLOT),
+    row(op::FUTEX_WAITV, attempts::plan_wait_any)
+        .idle(OFF | FLAGS | INDEX | SLOT | ADDR3)
+        .borrows(),
+    call(op::WAITID, attempts::wait_child).idle(ADDR | FLAGS | INDEX | ADDR3),
     row(op::POLL_ADD, plans::poll_add).idle(OFF | ADDR | INDEX).on_file(),
     row(op::POLL_REMOVE, plans::poll_remove).idle(INDEX | SLOT),
     row(op::TIMEOUT, plans::timeout).idle(INDEX | SLOT | ADDR3).flags(timeout::KNOWN).borrows(),

@@ -41,10 +41,13 @@ fn least(opcode: u8) -> Fields {
         | match opcode {
             op::FIXED_FD_INSTALL => flags,
             op::READ_MULTISHOT => u64::from(iosqe::BUFFER_SELECT) << 8,
+            // `FUTEX2_SIZE_U32`.
+            op::FUTEX_WAIT | op::FUTEX_WAKE => 2 << 32,
             _ => 0,
         };
     words[3] = match opcode {
         op::TIMEOUT | op::LINK_TIMEOUT | op::FILES_UPDATE | op::PROVIDE_BUFFERS => 1,
+        op::FUTEX_WAITV => 1,
         op::OPENAT2 => 24,
         _ => 0,
     };
@@ -72,25 +75,35 @@ fn every_operation_has_a_plan_and_no_other_opcode_has() {
     assert!(is_known(op::READ));
 }
 
-#[test]
-fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
+/// The operations to which the number of a buffer, and a slot, mean nothing.
+fn without_index_and_slot() -> [Vec<u8>; 2] {
     use op::*;
-    let transfers = [READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED];
+    let transfers =
+        [READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED, READV_FIXED, WRITEV_FIXED];
     let attributes = [SETXATTR, GETXATTR, FSETXATTR, FGETXATTR];
     let everywhere = [&transfers[..], &attributes, &[NOP, READ_MULTISHOT]].concat();
-    let messages = [SEND, RECV, SENDMSG, RECVMSG];
     let takes_index = [
-        &messages[..],
+        &[SEND, RECV, SENDMSG, RECVMSG, SEND_ZC, SENDMSG_ZC, URING_CMD, PIPE][..],
         &[ASYNC_CANCEL, FILES_UPDATE, SPLICE, TEE, PROVIDE_BUFFERS, REMOVE_BUFFERS],
     ]
     .concat();
-    let takes_slot =
-        [MSG_RING, OPENAT, OPENAT2, CLOSE, SPLICE, TEE, POLL_ADD, SEND, ACCEPT, SOCKET];
-    let but = |more: &[u8]| -> Vec<u8> {
-        operations()
-            .filter(|opcode| !everywhere.contains(opcode) && !more.contains(opcode))
-            .collect()
-    };
+    let takes_slot = [
+        &[MSG_RING, OPENAT, OPENAT2, CLOSE, SPLICE, TEE, POLL_ADD, SEND, ACCEPT, SOCKET][..],
+        &[SEND_ZC, URING_CMD, PIPE, WAITID],
+    ]
+    .concat();
+    [takes_index, takes_slot].map(|more| {
+        let is_without = |opcode: &u8| !everywhere.contains(opcode) && !more.contains(opcode);
+        operations().filter(is_without).collect()
+    })
+}
+
+#[test]
+fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
+    use op::*;
+    let messages = [SEND, RECV, SENDMSG, RECVMSG, SENDMSG_ZC];
+    let [without_index, without_slot] = without_index_and_slot();
+    let (words, newest) = ([FUTEX_WAIT, FUTEX_WAKE], [FUTEX_WAITV, EPOLL_WAIT, PIPE]);
     let all: Vec<u8> = operations().collect();
     let off = [CLOSE, UNLINKAT, MKDIRAT, TEE, POLL_ADD, POLL_REMOVE, LINK_TIMEOUT, ASYNC_CANCEL];
     let addr = [FSYNC, SYNC_FILE_RANGE, FTRUNCATE, CLOSE, TEE, POLL_ADD];
@@ -104,20 +117,46 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     // A field, the word and the bit of it that is set, and the operations that refuse that.
     let columns: [(&str, usize, u32, Vec<u8>); 9] = [
         ("ioprio", 0, 31, all.clone()),
-        ("off", 1, 0, [&off[..], &install, &messages[1..], &ends, &removes].concat()),
-        ("addr", 2, 0, [&addr[..], &install, &ends, &removes, &[SOCKET, READ_MULTISHOT]].concat()),
-        ("len", 3, 1, [&len[..], &timeouts, &install, &new, &removes, &[READ_MULTISHOT]].concat()),
+        ("off", 1, 0, [&off[..], &install, &messages[1..], &ends, &removes, &newest].concat()),
+        (
+            "addr",
+            2,
+            0,
+            [&addr[..], &install, &ends, &removes, &[SOCKET, READ_MULTISHOT, WAITID]].concat(),
+        ),
+        (
+            "len",
+            3,
+            1,
+            [&len[..], &timeouts, &install, &new, &removes, &[READ_MULTISHOT], &words].concat(),
+        ),
         (
             "flags",
             3,
             62,
-            [&flags[..], &more_flags, &timeouts, &ends, &new, &lists, &[SOCKET, FIXED_FD_INSTALL]]
-                .concat(),
+            [
+                &flags[..],
+                &more_flags,
+                &timeouts,
+                &ends,
+                &new,
+                &lists,
+                &[SOCKET, FIXED_FD_INSTALL],
+                &words,
+                &newest,
+                &[URING_CMD, WAITID],
+            ]
+            .concat(),
         ),
-        ("buf_index", 5, 0, but(&takes_index)),
+        ("buf_index", 5, 0, without_index),
         ("personality", 5, 16, all),
-        ("file_index", 5, 32, but(&takes_slot)),
-        ("addr3", 6, 0, [&[FTRUNCATE][..], &timeouts, &install].concat()),
+        ("file_index", 5, 32, without_slot),
+        (
+            "addr3",
+            6,
+            0,
+            [&[FTRUNCATE, FUTEX_WAITV, PIPE, WAITID][..], &timeouts, &install].concat(),
+        ),
     ];
     for (name, word, bit, refuse) in columns {
         for opcode in operations() {
@@ -135,8 +174,15 @@ fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() 
         let of_field = if word == 0 { 16..32 } else { 0..32 };
         of_field.filter(|&bit| with(opcode, word, bit).is_ok()).collect()
     };
-    for opcode in [SEND, RECV, SENDMSG, RECVMSG] {
+    for opcode in [RECV, RECVMSG] {
         assert_eq!(taken(opcode, 0), [16], "POLL_FIRST, {opcode}");
+    }
+    for opcode in [SEND, SENDMSG] {
+        assert_eq!(taken(opcode, 0), [16, 21], "POLL_FIRST and lists, {opcode}");
+    }
+    for opcode in [SEND_ZC, SENDMSG_ZC] {
+        let all = [16, 18, 19, 21];
+        assert_eq!(taken(opcode, 0), all, "and registered buffers, and reports, {opcode}");
     }
     assert_eq!(taken(ACCEPT, 0), [16, 17, 18], "MULTISHOT, DONTWAIT and POLL_FIRST");
     // The type of a socket, SOCK_NONBLOCK and SOCK_CLOEXEC.
@@ -182,8 +228,8 @@ fn flags_that_no_ring_takes_are_malformed() {
         let selects = with(opcode, 0, 8 + iosqe::BUFFER_SELECT.trailing_zeros()).err();
         let expected = match opcode {
             op::READ | op::READ_MULTISHOT | op::RECV | op::RECVMSG => None,
-            // It has one part.
-            op::READV => Some(EINVAL),
+            // One has one part, the other is for commands that go on.
+            op::READV | op::URING_CMD => Some(EINVAL),
             _ => Some(Refused::Malformed(-libc::EOPNOTSUPP)),
         };
         assert_eq!(selects, expected, "{opcode}");

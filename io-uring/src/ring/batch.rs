@@ -98,6 +98,7 @@ impl Request {
         (self.opcode, self.user_data) = (fields.opcode(), fields.user_data());
         (self.fd, self.flags) = (fields.fd(), fields.flags() & iosqe::KNOWN);
         self.plan = Plan::Nop(0);
+        self.notice = prepare::notice(fields).filter(|_| !iopoll);
         self.plan = prepare::plan(fields, iopoll)?;
         if matches!(self.opcode, op::READ..=op::WRITE | op::READ_FIXED..=op::WRITE_FIXED)
             || matches!(self.opcode, op::SPLICE | op::TEE)
@@ -118,7 +119,7 @@ impl Request {
     fn borrow(&mut self, fields: &Fields) -> Result<(), i32> {
         let time = |at: u64| user::read::<Timespec>(at as usize)?.in_nanoseconds();
         match &mut self.plan {
-            Plan::Vectored(sqe) => {
+            Plan::Vectored(sqe, index) => {
                 user::read_array(sqe.addr as usize, sqe.len as usize, &mut self.iov)?;
                 let lengths = || self.iov.iter().map(|part| part.iov_len);
                 if lengths().any(|len| len > isize::MAX as usize) {
@@ -128,7 +129,7 @@ impl Request {
                 self.expected = i32::try_from(total).unwrap_or(i32::MAX);
                 let addr = self.iov.as_ptr() as u64;
                 let vectored = Sqe { addr, ..*sqe };
-                self.plan = Plan::Engine(plain(&vectored, &self.iov).unwrap_or(vectored), None);
+                self.plan = Plan::Engine(plain(&vectored, &self.iov).unwrap_or(vectored), *index);
             }
             Plan::Call(_, make) => {
                 self.call = Some(Box::new(make(fields)?));

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::state::{Locked, State};
 use super::types::Stage;
-use crate::abi::{self, Cqe, iosqe, op, setup};
+use crate::abi::{self, CQE_MORE, CQE_NOTICE, Cqe, iosqe, op, setup};
 use crate::chains::{NONE, Step};
 use crate::completions::Queue as _;
 use crate::memory::Word;
@@ -88,9 +88,9 @@ impl Locked<'_> {
         let uses_buffer = request.call.as_deref().is_some_and(|call| call.uses_buffer(result));
         let (timeout, mut next, key) = (request.timeout, request.next, self.key(at));
         let flags = flags | self.settle_buffer(at, uses_buffer);
-        self.let_go(at);
+        let flags = flags | if self.request(at).notice.is_some() { CQE_MORE } else { 0 };
         let cqe = Cqe { user_data, res: result, flags };
-        self.post_last(at, (!skips).then_some(cqe), opcode == op::TIMEOUT);
+        self.post_end(at, (!skips).then_some(cqe), opcode == op::TIMEOUT);
         if !self.state.held.is_empty() {
             self.let_follow(key);
         }
@@ -122,9 +122,8 @@ impl Locked<'_> {
             };
             let (at, user_data, opcode) = (next, request.user_data, request.opcode);
             next = request.next;
-            self.let_go(at);
             let cqe = Cqe { user_data, res: result, flags: 0 };
-            self.post_last(at, (!quiet).then_some(cqe), opcode == op::TIMEOUT);
+            self.post_end(at, (!quiet).then_some(cqe), opcode == op::TIMEOUT);
         }
     }
 
@@ -194,6 +193,19 @@ impl Locked<'_> {
         files.into_iter().for_each(|file| self.release_file(file));
         self.release_buffer(buffer);
         core.one_has_ended();
+    }
+
+    /// Frees a request's place, and posts its completion, if it has one. A notice follows that.
+    fn post_end(&mut self, at: u32, cqe: Option<Cqe>, of_timeout: bool) {
+        let notice = self.request(at).notice.take();
+        self.let_go(at);
+        match cqe.zip(notice) {
+            None => self.post_last(at, cqe, of_timeout),
+            Some((cqe, res)) => {
+                self.post(cqe, false);
+                self.post_last(at, Some(Cqe { res, flags: CQE_NOTICE, ..cqe }), false);
+            }
+        }
     }
 
     /// The request `at` has ended, with a completion or without.

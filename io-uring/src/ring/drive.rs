@@ -176,6 +176,12 @@ impl Core {
                     to.answer(key, result);
                     continue;
                 }
+                Task::Sleep(key, sleeper) => {
+                    let core = Arc::clone(self);
+                    let tell = move |result| core.follow_up(core.bring(Mail::Ended(key, result)));
+                    sleeper.sleep(Box::new(tell));
+                    continue;
+                }
                 Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
                 Task::Call(key, call) => Mail::Ended(key, call.run()),
                 Task::Try(key, fd, socket) => {
@@ -328,7 +334,7 @@ impl Core {
             // There are several if the cancel means all.
             self.cancel_each(&instance, &job.keys, |_, result| {
                 answer = result;
-                done += i32::from(result == 0);
+                done += i32::from(result >= 0);
             });
         }
         job.answer(done, answer)
@@ -350,8 +356,8 @@ impl Core {
         });
     }
 
-    /// Cancels a request that the engine has: 0, or a negative errno. One that is on its way to the
-    /// engine, or that a thread is trying just now, is asked for again.
+    /// Cancels a request that the engine has, or a thread of its own: 0 or 1, or a negative errno.
+    /// One that is on its way to the engine is asked for again, as one that is tried just now.
     pub(super) fn cancel_at(self: &Arc<Self>, instance: &Instance, key: u64) -> i32 {
         let mut patience = Patience::default();
         for look in 0.. {
@@ -361,11 +367,18 @@ impl Core {
             };
             let most = if answer == -libc::ENOENT { CANCEL_TRIES } else { CANCEL_TRIED_TRIES };
             // While another thread has the lock, the request counts as the engine's.
+            let mut sleeper = None;
             let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
-                let stage = locked.find(key).map(|at| locked.cancel_tried(at));
+                let found = locked.find(key);
+                let stage = found.map(|at| locked.cancel_tried(at));
+                sleeper = found.and_then(|at| locked.sleeper(at));
                 self.run_tasks_of(locked.give_back());
                 stage
             });
+            if let Some(sleeper) = sleeper {
+                // As the kernel answers where such a wait was cancelled: how many there were.
+                return if sleeper.cancel() { 1 } else { -libc::ENOENT };
+            }
             match stage {
                 // The socket's request was just tried. Or another cancel has ended it, and has not
                 // reported it yet.

@@ -1,5 +1,7 @@
 //! What begins when a request is started.
 
+use std::sync::Arc;
+
 use uringlet::Sqe;
 use uringlet::front;
 
@@ -7,6 +9,7 @@ use super::state::Locked;
 use super::types::Task;
 use crate::abi::{iosqe, op, setup, splice};
 use crate::calls::Call;
+use crate::files::Buffer;
 use crate::prepare::{self, Plan};
 use crate::{rights, sys};
 
@@ -21,7 +24,7 @@ impl Locked<'_> {
             Plan::Engine(sqe, index) => self.issue_transfer(at, sqe, index),
             Plan::Call(slot, _) => self.issue_call(at, slot),
             // What it borrows was not copied.
-            Plan::Vectored(_) => Some(-libc::EFAULT),
+            Plan::Vectored(..) => Some(-libc::EFAULT),
             Plan::CloseSlot(slot) => Some(self.clear_file(slot as usize)),
             Plan::Poll { watch, .. } => self.issue_poll(at, watch),
             Plan::PollUpdate { old, new, events, flags } => {
@@ -50,6 +53,7 @@ impl Locked<'_> {
             Plan::Message(message) => self.send_parcel(at, message),
             Plan::Provide { group, count, first } => Some(self.groups.provide(group, count, first)),
             Plan::RemoveProvided { group, count } => Some(self.groups.remove(group, count)),
+            Plan::Pipe { at, flags, slot } => Some(self.open_pipe(at, flags, slot)),
             Plan::Install { cloexec } => Some(sys::duplicate(self.number(at), cloexec)),
         }
     }
@@ -61,12 +65,17 @@ impl Locked<'_> {
             return Some(-libc::EBADF);
         }
         if let Some(index) = index {
-            let buffer = self.buffers.as_ref().and_then(|all| all.get(index.into()));
-            let Some(buffer) = buffer.cloned() else { return Some(-libc::EFAULT) };
-            if !buffer.value.has(sqe.addr, sqe.len) {
-                return Some(-libc::EFAULT);
+            let held = if matches!(sqe.opcode, op::READV | op::WRITEV) {
+                let parts = self.request(at).iov.iter();
+                let parts = parts.map(|part| [part.iov_base as u64, part.iov_len as u64]);
+                let parts: Vec<[u64; 2]> = parts.collect();
+                self.hold_buffer(at, index, &parts, true)
+            } else {
+                self.hold_buffer(at, index, &[[sqe.addr, sqe.len.into()]], false)
+            };
+            if let Err(errno) = held {
+                return Some(errno);
             }
-            self.request(at).buffer = Some(buffer);
         }
         if self.core().has(setup::IOPOLL) && sys::status_flags(sqe.fd) & libc::O_DIRECT == 0 {
             let open = sys::is_open(sqe.fd);
@@ -76,6 +85,24 @@ impl Locked<'_> {
             return Some(result);
         }
         self.hand_over(at, sqe)
+    }
+
+    /// A request has a registered buffer, in which all of its parts are to lie. Those of a list are
+    /// not empty.
+    fn hold_buffer(
+        &mut self,
+        at: u32,
+        index: u16,
+        parts: &[[u64; 2]],
+        is_list: bool,
+    ) -> Result<(), i32> {
+        let buffer = self.buffers.as_ref().and_then(|all| all.get(index.into()));
+        let is_in =
+            |buffer: &Buffer, [at, len]: [u64; 2]| buffer.has(at, len) && !(is_list && len == 0);
+        let has = |buffer: &Buffer| parts.iter().all(|&part| is_in(buffer, part));
+        let buffer = buffer.filter(|buffer| has(&buffer.value)).cloned().ok_or(-libc::EFAULT)?;
+        self.request(at).buffer = Some(buffer);
+        Ok(())
     }
 
     /// What a worker calls, or this thread. `slot`: where an opened file goes, if into one.
@@ -160,8 +187,14 @@ impl Locked<'_> {
                     *from = source.number();
                 }
             }
-            Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } | Call::Socket { fd, .. } => {
+            Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
+            Call::Socket { fd, socket } => {
                 *fd = number;
+                let socket = Arc::clone(socket);
+                if let (Some(index), Some(message)) = (socket.buffer_index, socket.message()) {
+                    let is_list = message.header.is_some();
+                    self.hold_buffer(at, index, message.all_parts(), is_list)?;
+                }
             }
             Call::Close { fd } => {
                 let is_ours = registry.has(*fd) || front::is_own_descriptor(*fd);

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use uringlet::front::{Descriptor, Instance};
 
-use super::state::Core;
+use super::state::{Core, Locked};
+use crate::attempts::Sleeper;
 use crate::tuning::{CANCEL_AGAIN, THREAD_END_MAX};
 
 impl Core {
@@ -18,6 +19,11 @@ impl Core {
             if keys.is_empty() {
                 break;
             }
+            let sleepers = |locked: &mut Locked<'_>| -> Vec<Arc<dyn Sleeper>> {
+                let found = keys.iter().filter_map(|&key| locked.find(key));
+                found.filter_map(|at| locked.sleeper(at)).collect()
+            };
+            self.with(sleepers).iter().for_each(|sleeper| _ = sleeper.cancel());
             instance.cancel_each(&keys, |_, _| {});
             let seen = self.ended();
             let (left, hangs) =

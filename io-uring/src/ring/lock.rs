@@ -12,7 +12,7 @@ use super::completing::FLUSH;
 use super::state::{Core, ENTERED, Locked, Mark};
 use super::types::{Mail, Task};
 use crate::abi::Cqe;
-use crate::sockets::Tried;
+use crate::attempts::Tried;
 
 /// What a thread that has had the lock has to do without it.
 #[derive(Debug, Default)]

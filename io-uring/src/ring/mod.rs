@@ -55,8 +55,10 @@ mod wait;
 
 pub(crate) use self::drive::SLOTS;
 pub(crate) use self::readiness::any_is_armed;
-pub(crate) use self::resources::{List, register, unregister, update};
-pub(crate) use self::state::{Core, Locked};
+pub(crate) use self::resources::{
+    List, copies_of_buffers, has_buffers, put_buffers, register, unregister, update,
+};
+pub(crate) use self::state::{Core, Locked, NO_NETWORK_POLLING};
 pub(crate) use self::types::{Peer, Registry};
 
 // Miri has no shared memory.

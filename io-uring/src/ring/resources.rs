@@ -9,7 +9,7 @@ use uringlet::front::OwnDescriptor;
 use super::state::{Locked, State};
 use super::types::{Registry, Task};
 use crate::abi::{FILES_SKIP, INDEX_ALLOC};
-use crate::files::{Buffer, File, Registered, Slots};
+use crate::files::{Buffer, File, Registered, Slots, move_aside};
 use crate::{sys, user};
 
 const FILES_MAX: u32 = 1 << 20;
@@ -199,6 +199,43 @@ pub(crate) fn update<R: Resource>(
     Ok(done)
 }
 
+pub(crate) fn has_buffers(locked: &Locked<'_>) -> bool {
+    locked.buffers.is_some()
+}
+
+/// What the slots for buffers have, if there are any.
+pub(crate) fn copies_of_buffers(locked: &Locked<'_>) -> Option<Vec<Option<Buffer>>> {
+    let slots = locked.buffers.as_ref()?;
+    Some((0..slots.len() as u32).map(|at| slots.get(at).map(|one| one.value)).collect())
+}
+
+/// Puts copies of buffers into slots from `first` on. There may be none yet, or fewer.
+pub(crate) fn put_buffers(
+    locked: &mut Locked<'_>,
+    first: usize,
+    copies: &[Option<Buffer>],
+    replaces: bool,
+) -> Result<i32, i32> {
+    let end = first + copies.len();
+    if end > BUFFERS_MAX as usize {
+        return Err(-libc::EINVAL);
+    }
+    if !replaces && locked.buffers.is_some() {
+        return Err(-libc::EBUSY);
+    }
+    let mut slots = match locked.buffers.take() {
+        Some(slots) => slots,
+        None => Slots::new(0).ok_or(-libc::ENOMEM)?,
+    };
+    let grows = slots.grow(end);
+    let copies = if grows { copies } else { &[] };
+    let old: Vec<_> =
+        copies.iter().zip(first..).map(|(&copy, slot)| slots.put(slot, copy, 0)).collect();
+    locked.buffers = Some(slots).filter(|slots| slots.len() > 0);
+    old.into_iter().for_each(|one| locked.release_buffer(one));
+    if grows { Ok(0) } else { Err(-libc::ENOMEM) }
+}
+
 /// A file of a descriptor, to be registered. One copy for each number.
 fn file_of(registry: &dyn Registry, fd: i32, known: &mut Vec<(i32, File)>) -> Result<File, i32> {
     if let Some((_, file)) = known.iter().find(|(number, _)| *number == fd) {
@@ -280,9 +317,11 @@ impl Locked<'_> {
 
     /// Puts a file into a slot, or any: 0 or the slot, or a negative errno.
     pub(super) fn install(&mut self, slot: u32, file: File) -> i32 {
-        let Some(files) = self.files.as_mut() else { return self.refuse(file, -libc::ENXIO) };
         // One was subtracted from what the entry says.
         let any = slot == INDEX_ALLOC || slot == INDEX_ALLOC - 1;
+        let Some(files) = self.files.as_mut() else {
+            return self.refuse(file, if any { -libc::ENFILE } else { -libc::ENXIO });
+        };
         let at = if any { files.free() } else { Some(slot as usize) };
         let Some(at) = at else { return self.refuse(file, -libc::ENFILE) };
         if at >= files.len() {
@@ -297,6 +336,42 @@ impl Locked<'_> {
     fn refuse(&mut self, file: File, errno: i32) -> i32 {
         self.tasks.push(Task::Drop(file));
         errno
+    }
+
+    /// IORING_OP_PIPE: the numbers of both ends, or their slots, go to the program's memory.
+    pub(super) fn open_pipe(&mut self, at: u64, flags: u32, slot: Option<u32>) -> i32 {
+        let ends = match sys::pipe(flags) {
+            Ok(ends) => ends,
+            Err(errno) => return errno,
+        };
+        let Some(slot) = slot else {
+            let told = user::write(at as usize, ends);
+            if told.is_err() {
+                ends.into_iter().for_each(|fd| _ = sys::close(fd));
+            }
+            return told.err().unwrap_or(0);
+        };
+        let is_any = slot == INDEX_ALLOC - 1;
+        let (mut slots, mut done) = ([slot, slot.wrapping_add(1)], 0);
+        let mut answer = if flags & libc::O_CLOEXEC as u32 != 0 { -libc::EINVAL } else { 0 };
+        for end in ends {
+            let end = move_aside(end);
+            if answer < 0 || end < 0 {
+                answer = answer.min(end);
+                _ = sys::close(end);
+                continue;
+            }
+            answer = self.install_number(if is_any { slot } else { slots[done] }, end);
+            if answer >= 0 {
+                slots[done] = if is_any { answer as u32 } else { slots[done] };
+                done += 1;
+            }
+        }
+        let told = if answer < 0 { Err(answer) } else { user::write(at as usize, slots) };
+        if told.is_err() {
+            slots[..done].iter().for_each(|&slot| _ = self.clear_file(slot as usize));
+        }
+        told.err().unwrap_or(0)
     }
 
     /// The registered file of an index.

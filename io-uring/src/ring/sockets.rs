@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::state::Locked;
-use super::types::{Edges, Stage};
+use super::types::{Edges, Stage, Task};
 use crate::abi::{CQE_MORE, CQE_NONEMPTY, Cqe};
+use crate::attempts::{Sleeper, Tried};
 use crate::calls::Call;
 use crate::service::{self, Watch};
-use crate::sockets::{Rest, Tried};
+use crate::sockets::Rest;
 use crate::tuning::{SHOTS_IN_A_ROW, VAIN_TRIES};
 
 impl Locked<'_> {
@@ -62,6 +63,7 @@ impl Locked<'_> {
             // Its thread has ended meanwhile, or the ring has.
             _ if refused != 0 || is_over => Some(-libc::ECANCELED),
             Tried::Waits => self.wait_for_socket(at),
+            Tried::Sleeps => self.sleep(at),
             Tried::Blocks => {
                 self.socket(at);
                 let sqe = self.request(at).call_sqe();
@@ -72,6 +74,26 @@ impl Locked<'_> {
         };
         if let Some(result) = result {
             self.finish(at, result, 0);
+        }
+    }
+
+    /// Has a thread of its own wait.
+    fn sleep(&mut self, at: u32) -> Option<i32> {
+        let key = self.key(at);
+        let Some(sleeper) = self.socket(at).and_then(|(_, socket)| socket.sleeper()) else {
+            return Some(-libc::EINVAL);
+        };
+        self.request(at).stage = Stage::Engine;
+        self.tasks.push(Task::Sleep(key, sleeper));
+        None
+    }
+
+    /// What waits for a request in a thread of its own.
+    pub(super) fn sleeper(&self, at: u32) -> Option<Arc<dyn Sleeper>> {
+        let request = &self.requests[at as usize];
+        match request.call.as_deref() {
+            Some(Call::Socket { socket, .. }) if request.stage == Stage::Engine => socket.sleeper(),
+            _ => None,
         }
     }
 

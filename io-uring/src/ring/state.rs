@@ -42,6 +42,9 @@ pub(super) fn is_any_held_here() -> bool {
     !marked(HELD).is_null()
 }
 
+/// No time, no preference, and nothing that is tracked.
+pub(crate) const NO_NETWORK_POLLING: [u32; 4] = [0, 0, 255, 0];
+
 /// What is under the lock.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -89,6 +92,8 @@ pub(crate) struct State {
     pub(super) drain_disabled: bool,
     pub(crate) clock: libc::clockid_t,
     pub(crate) workers: [u32; 2],
+    /// `IORING_REGISTER_NAPI`.
+    pub(crate) network_polling: [u32; 4],
     /// Completions were posted that no event of the engine's tells of.
     pub(super) to_wake: bool,
     pub(super) sharing: Sharing,
@@ -191,6 +196,7 @@ impl Core {
             drain_disabled: false,
             clock: libc::CLOCK_MONOTONIC,
             workers: [0; 2],
+            network_polling: NO_NETWORK_POLLING,
             to_wake: false,
             sharing: Sharing::default(),
         };

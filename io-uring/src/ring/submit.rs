@@ -134,11 +134,13 @@ impl Locked<'_> {
         }
         let &mut Request { opcode, flags, .. } = self.request(at);
         if !self.restrictions.allow(opcode, flags) {
+            self.request(at).notice = None;
             return -libc::EACCES;
         }
         self.drain_disabled |= flags & iosqe::CQE_SKIP != 0;
         if flags & iosqe::DRAIN != 0 && self.drain_disabled {
             self.request(at).flags &= !iosqe::DRAIN;
+            self.request(at).notice = None;
             return -libc::EOPNOTSUPP;
         }
         if let Err(Refused::Errno(errno)) = prepared {

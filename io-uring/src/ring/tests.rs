@@ -15,10 +15,10 @@ use super::state::{Core, Locked};
 use super::submit::Submitted;
 use super::types::{Mail, Peer, Registry, Request, Stage, Task};
 use crate::abi::{self, CQE_MORE, Cqe, Timespec, cancel, iosqe, op, poll, setup, timeout};
+use crate::attempts::Tried;
 use crate::chains::NONE;
 use crate::memory::{Memory, Word};
 use crate::prepare::Match;
-use crate::sockets::Tried;
 use crate::sys;
 
 const PROGRAMS: u64 = 300;

@@ -8,13 +8,14 @@ use uringlet::Sqe;
 use uringlet::front::CALL;
 
 use crate::abi::{Cqe, iosqe};
+use crate::attempts::{Sleeper, Tried};
 use crate::buffers::Provided;
 use crate::calls::{self, Call};
 use crate::chains::{Links, NONE};
 use crate::files::{Buffer, File, Registered};
 use crate::prepare::Plan;
 use crate::service::{Events, Poll};
-use crate::sockets::{Socket, Tried};
+use crate::sockets::Socket;
 use crate::timers::Timer;
 
 /// A number, and the events that are waited for: requests on a socket stand in line for that.
@@ -124,6 +125,8 @@ pub(super) struct Request {
     pub(super) counted_up: u32,
     /// A poll that each thread checks when it enters the ring.
     pub(super) looked_at: bool,
+    /// The result of a second completion.
+    pub(super) notice: Option<i32>,
     /// Nothing is started before this cancel is answered.
     pub(super) asks: bool,
     /// The engine has it or is to get it, and what is behind it is not to overtake it.
@@ -165,6 +168,7 @@ impl Request {
             is_of_rings: false,
             counted_up: 0,
             looked_at: false,
+            notice: None,
             asks: false,
             in_front: None,
         }
@@ -229,6 +233,7 @@ impl CancelJob {
     pub(super) fn answer(&self, done: i32, last: i32) -> i32 {
         match () {
             () if self.all => done,
+            () if last > 0 => last,
             () if (self.done > 0 || last == 0) && self.is_link_timeout => -libc::ETIME,
             () if self.done > 0 || last == 0 => 0,
             () => last,
@@ -245,6 +250,8 @@ pub(super) enum Task {
     Call(u64, Box<Call>),
     /// Tries a call on a socket, for the request with this key.
     Try(u64, i32, Arc<Socket>),
+    /// A thread of its own waits, for the request with this key.
+    Sleep(u64, Arc<dyn Sleeper>),
     /// Drops a file that nobody uses any more.
     Drop(File),
     /// Sends a parcel to another ring, for the request with this key.

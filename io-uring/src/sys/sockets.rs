@@ -67,6 +67,39 @@ pub(crate) fn option(fd: i32, which: c_int) -> Result<c_int, i32> {
     if answer < 0 { Err(answer) } else { Ok(value) }
 }
 
+/// getsockopt(2) into the program's memory: the length of the value, or a negative errno.
+pub(crate) fn get_option(fd: i32, (level, which): (c_int, c_int), at: u64, len: u32) -> i32 {
+    let mut len = len;
+    // SAFETY: an address of the program's, and a place for the length.
+    let answer = unsafe { call!(getsockopt, fd, level, which, at, &raw mut len) as i32 };
+    if answer < 0 { answer } else { len as i32 }
+}
+
+/// setsockopt(2) from the program's memory.
+pub(crate) fn set_option(fd: i32, (level, which): (c_int, c_int), at: u64, len: u32) -> i32 {
+    // SAFETY: an address of the program's.
+    unsafe { call!(setsockopt, fd, level, which, at, len) as i32 }
+}
+
+/// ioctl(SIOCOUTQ): bytes that are yet to be sent, or a negative errno.
+pub(crate) fn unsent(fd: i32) -> i32 {
+    let mut value: c_int = 0;
+    // SAFETY: a place for the number.
+    let answer = unsafe { call!(ioctl, fd, libc::TIOCOUTQ, &raw mut value) as i32 };
+    if answer < 0 { answer } else { value }
+}
+
+/// Does the kernel send from this socket without a copy, if it is asked to?
+///
+/// # Errors
+/// `-EOPNOTSUPP`: it does not; or another negative errno.
+pub(crate) fn can_send_uncopied(fd: i32) -> Result<(), i32> {
+    let (domain, protocol) = (option(fd, libc::SO_DOMAIN)?, option(fd, libc::SO_PROTOCOL)?);
+    let is_known = [libc::AF_INET, libc::AF_INET6].contains(&domain)
+        && [libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol);
+    if is_known { Ok(()) } else { Err(-libc::EOPNOTSUPP) }
+}
+
 /// ioctl(SIOCINQ): bytes that can be received, or a negative errno.
 pub(crate) fn readable(fd: i32) -> i32 {
     let mut value: c_int = 0;

@@ -70,6 +70,18 @@ static inline void sorted(struct io_uring *ring, const char *what, int count)
     free(all);
 }
 
+/* Ends a program that needs an operation which this kernel does not have. */
+static inline void needs(struct io_uring *ring, int opcode)
+{
+    struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
+    MUST(probe);
+    if (!io_uring_opcode_supported(probe, opcode)) {
+        printf("SKIPPED: operation %d\n", opcode);
+        exit(0);
+    }
+    io_uring_free_probe(probe);
+}
+
 static inline int scratch(void)
 {
     char name[] = "scratch-XXXXXX";

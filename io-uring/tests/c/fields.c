@@ -7,7 +7,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-enum { FTRUNCATE = 55, FIXED_FD_INSTALL = 54, BIND = 56, LISTEN = 57, REFUSED = -EINVAL };
+enum { FTRUNCATE = 55, FIXED_FD_INSTALL = 54, BIND = 56, LISTEN = 57,
+       URING_CMD = 46, WAITID = 50, FUTEX_WAIT, FUTEX_WAKE, FUTEX_WAITV,
+       EPOLL_WAIT = 59, READV_FIXED, WRITEV_FIXED, PIPE, REFUSED = -EINVAL };
 
 static struct io_uring ring;
 static const char nowhere[] = "/nonexistent/name";
@@ -74,6 +76,14 @@ static const struct operation {
     { "cancel", IORING_OP_ASYNC_CANCEL, -1, 0, 77, 0, 0, 0, 0, 0 },
     { "files update", IORING_OP_FILES_UPDATE, -1, 0, 0, 1, 0, 0, 0, 0 },
     { "epoll_ctl", IORING_OP_EPOLL_CTL, -1, -1, 0, EPOLL_CTL_DEL, 0, 0, 0, 0 },
+    { "get socket's option", URING_CMD, -1, 2, SOL_SOCKET, 0, 0, 0, 0, 0 },
+    { "epoll_wait", EPOLL_WAIT, -1, 0, 0, 1, 0, 0, 0, 0 },
+    { "readv fixed", READV_FIXED, -1, 0, 0, 0, 0, 0, 0, 0 },
+    { "writev fixed", WRITEV_FIXED, -1, 0, 0, 0, 0, 0, 0, 0 },
+    { "pipe", PIPE, 0, 0, 8, 0, 0, 0, 0, 0 },
+    { "waitid", WAITID, -1, 0, 0, 1, 0, 4, 0, 0 },
+    { "futex wake", FUTEX_WAKE, 2, 1, 8, 0, 0, 0, 1, 0 },
+    { "futex waitv", FUTEX_WAITV, 0, 0, 8, 1, 0, 0, 0, 0 },
     { "install", FIXED_FD_INSTALL, 0, 0, 0, 0, 0, 0, 0, IOSQE_FIXED_FILE },
 };
 

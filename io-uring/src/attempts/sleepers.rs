@@ -1,0 +1,89 @@
+//! Waits that no event of a descriptor tells of. A thread of its own has each.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use uringlet::front;
+
+/// What is done with the result of a wait.
+pub(crate) type Tell = Box<dyn FnOnce(i32) + Send>;
+
+/// How far a wait is.
+enum Phase {
+    Before,
+    Waits(Tell),
+    /// It was cancelled before it began.
+    Cancelled,
+    Over,
+}
+
+/// A wait, and what is done with its result, once.
+pub(super) struct Telling(Mutex<Phase>);
+
+impl Telling {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Phase::Before))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a thread call `wait`. The errno of a thread that cannot be made is `-ENOMEM`.
+    pub(super) fn begin(&self, tell: Tell, wait: impl FnOnce() + Send + 'static) {
+        let mut phase = self.lock();
+        if matches!(*phase, Phase::Cancelled) {
+            drop(phase);
+            return tell(-libc::ECANCELED);
+        }
+        *phase = Phase::Waits(tell);
+        drop(phase);
+        if front::spawn("sleeper", wait).is_err() {
+            self.end(|| Some(-libc::ENOMEM));
+        }
+    }
+
+    /// Ends the wait, if it has not ended, with a result that is found out meanwhile. False: there
+    /// is none yet.
+    pub(super) fn end(&self, result: impl FnOnce() -> Option<i32>) -> bool {
+        let mut phase = self.lock();
+        if !matches!(*phase, Phase::Waits(_)) {
+            return true;
+        }
+        let Some(result) = result() else { return false };
+        let Phase::Waits(tell) = std::mem::replace(&mut *phase, Phase::Over) else { return true };
+        drop(phase);
+        tell(result);
+        true
+    }
+
+    /// Has it ended, or been cancelled?
+    pub(super) fn is_over(&self) -> bool {
+        matches!(*self.lock(), Phase::Over | Phase::Cancelled)
+    }
+
+    /// Cancels a wait that has not begun. False: it has.
+    pub(super) fn cancel_before(&self) -> bool {
+        let mut phase = self.lock();
+        let is_before = matches!(*phase, Phase::Before);
+        if is_before {
+            *phase = Phase::Cancelled;
+        }
+        is_before
+    }
+}
+
+impl fmt::Debug for Telling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telling").finish_non_exhaustive()
+    }
+}
+
+/// A call that waits in a thread of its own.
+pub(crate) trait Sleeper: fmt::Debug + Send + Sync {
+    /// Begins to wait. When this returns, it is there to be woken.
+    fn sleep(self: Arc<Self>, tell: Tell);
+
+    /// Ends the wait with `-ECANCELED`. False: it has ended otherwise.
+    fn cancel(&self) -> bool;
+}
