@@ -44,7 +44,7 @@ has() {
 check "packages" cargo publish --workspace --dry-run --allow-dirty --locked
 
 msrv="$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)"
-# It may be installed under a longer name: 1.93.0 for 1.93.
+# The toolchain may be installed under a longer name: 1.93.0 for 1.93.
 oldest="$(rustup toolchain list 2>/dev/null | grep -oE "^$msrv(\.[0-9]+)?" | head -n 1 || true)"
 if [[ -n "$oldest" ]] ||
     rustup toolchain install "$msrv" --profile minimal --no-self-update; then

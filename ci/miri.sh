@@ -54,5 +54,5 @@ done
 for package in uringlet-capi uringlet-posix-aio uringlet-io-uring; do
     miri -Zmiri-ignore-leaks "$package" --lib
 done
-# Its other tests ask the kernel about descriptors.
+# The other tests of this package ask the kernel about descriptors.
 miri -Zmiri-ignore-leaks uringlet-libaio --lib -- abi::

@@ -59,7 +59,7 @@ run_test() {
             "${before[@]}" node $flags "$file" </dev/null) \
         >"$place.out" 2>"$place.err" || status=$?
     rm -rf -- "$place"
-    # Its own warnings depend on garbage collection.
+    # Node's own warnings depend on garbage collection.
     echo "$name $status $(grep -cvE '^\(node:[0-9]+\) |^\(Use `node ' "$place.err" || true)"
 }
 export -f run_test

@@ -57,7 +57,7 @@ if ((tests)); then
     headline "format and lints"
     cargo fmt --check
     cargo clippy --quiet --all-targets -- -D warnings
-    # No free-threaded interpreter is needed for that.
+    # This test needs no free-threaded interpreter.
     mkdir -p -- "$work"
     printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false lib_name=python3.14t \
         pointer_width=64 build_flags=Py_GIL_DISABLED >"$work/free-threaded"

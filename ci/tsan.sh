@@ -23,7 +23,7 @@ if (($#)); then
     exec "${tests[@]}" "$@"
 fi
 
-# Each with its reason, which is a limit of the sanitizer, not a fault of the engine.
+# Each test has a reason here: a limit of the sanitizer, not a fault of the engine.
 not_run() {
     printf 'SKIPPED %s: %s\n' "$1" "$2" >&2
     skips+=(--skip "$1")

@@ -71,8 +71,8 @@ fn made(folder: &Path) -> Vec<PathBuf> {
 fn build(target: &Path) -> Vec<PathBuf> {
     let triple = variable("TARGET");
     for (links, _) in DROP_INS {
-        // Their build scripts print where their sources are: beside this package, or in cargo's
-        // copy from a registry.
+        // The build scripts of these packages print where their sources are: beside this package,
+        // or in cargo's copy from a registry.
         let key = links.to_uppercase().replace('-', "_");
         let folder = PathBuf::from(variable(&format!("DEP_{key}_FOLDER")));
         println!("cargo::rerun-if-changed={}", show(&folder.join("src")));

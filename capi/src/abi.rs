@@ -27,7 +27,7 @@ pub(crate) const STATS: u32 = 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Its size in bytes, as the program knows it.
+    /// The size of the structure in bytes, as the program knows it.
     pub size: usize,
     /// As `Builder::entries`, or 0 for its default.
     pub entries: u32,
@@ -124,7 +124,7 @@ pub struct Handler {
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Stats {
-    /// Its size in bytes.
+    /// The size of the structure in bytes.
     pub size: usize,
     pub submitted: u64,
     pub reads: u64,

@@ -48,7 +48,7 @@ impl Turn<'_> {
         unsafe { &mut *self.0.owned.get() }
     }
 
-    /// No thread gets a turn after this one.
+    /// Never ends the turn: no thread gets a turn after it.
     fn keep(self) {
         std::mem::forget(self);
     }

@@ -9,7 +9,7 @@ use uringlet::EngineKind;
 /// The kinds of text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Text {
-    /// Why no context was made.
+    /// The reason why no context was made.
     Failure,
     /// The engine of a context, and the reason.
     Choice,

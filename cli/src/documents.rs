@@ -189,14 +189,14 @@ fn command_lines(script: &str) -> Vec<Vec<String>> {
     for line in script.replace("\\\n", " ").lines() {
         let words = shlex::split(line).unwrap_or_else(|| panic!("quotes in {line}"));
         for command in words.split(|word| matches!(&**word, "|" | "&&" | ";")) {
-            // The rest is a redirection.
+            // The words after it are a redirection.
             let command = command.split(|word| matches!(&**word, ">" | "2>")).next().unwrap();
             let mut words = command.iter().skip_while(|word| word.contains('=')).cloned();
             let Some(program) = words.next() else { continue };
             let rest: Vec<String> = words.collect();
             let rest = match Path::new(&program).file_name().and_then(|name| name.to_str()) {
                 Some("uringlet") => &rest[..],
-                // Another program.
+                // The command runs another program.
                 Some("cargo") if rest.contains(&"--manifest-path".into()) => continue,
                 // `cargo run --release -- bench`
                 Some("cargo") if rest[0] == "run" && !rest.contains(&"--example".into()) => {
@@ -244,7 +244,7 @@ fn every_example_of_the_help_can_be_parsed() {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let examples = help.lines().filter_map(|line| line.strip_prefix("  uringlet "));
         for example in examples {
-            // Its explanation follows after some spaces.
+            // The explanation of an option follows after some spaces.
             let line = format!("uringlet {}", example.split("   ").next().unwrap());
             for words in command_lines(&line) {
                 assert_eq!(refusal(&words), None, "in the help of {}", command.get_name());

@@ -262,7 +262,7 @@ mod tests {
         symlink(&other, &path).unwrap();
         put(&place, "1", "x.so", BYTES).unwrap();
         assert!(path.symlink_metadata().unwrap().is_file());
-        // No other file is left there.
+        // The folder has no other file.
         assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1);
         assert_ne!(put(&place, "2", "x.so", b"another build").unwrap(), path);
     }

@@ -47,7 +47,7 @@ enum Quiet {
 enum Flood {
     HungOpens,
     ColdReads,
-    /// The same without uringlet.
+    /// The same requests without uringlet.
     PlainThreads,
 }
 
@@ -200,7 +200,7 @@ fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>, cpu: Option<usiz
                     let mut buffer = vec![0u8; BLOCK];
                     let fd = scratch.warm.as_raw_fd();
                     begun.wait();
-                    // Not all at the same moment.
+                    // The threads do not all start at the same moment.
                     let start = Instant::now() + PERIOD * number as u32 / QUIET as u32;
                     let mut took = Vec::with_capacity(REQUESTS);
                     for at in 0..REQUESTS {

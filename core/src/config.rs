@@ -311,7 +311,7 @@ pub struct Faults {
 
 #[cfg(feature = "faulty")]
 impl Faults {
-    /// No faults.
+    /// A plan without faults.
     #[must_use]
     pub fn none(seed: u64) -> Self {
         Self { seed, held: 0, held_us_max: 2000, eio: 0, eagain: 0, short: 0 }

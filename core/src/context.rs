@@ -71,7 +71,7 @@ pub struct Context {
     eventfd: Option<Eventfd>,
     /// The program's eventfds, for `notify`: all that requests may still count up.
     eventfds: Vec<Arc<Copied>>,
-    /// Not shared between threads: only the owner pushes and reaps.
+    /// A context is not shared between threads: only the owner pushes and reaps.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn kind(sqe: &Sqe) -> Kind {
     if unused | u64::from(unregistered) | u64::from(sqe.file_index as u32) != 0 {
         return Kind::Invalid;
     }
-    // Not in one `match` with the others: that would be a jump through a table.
+    // This is not in one `match` with the others: that would be a jump through a table.
     match sqe.opcode {
         opcode::READ => Kind::Read,
         opcode::WRITE => Kind::Write,
@@ -119,7 +119,7 @@ unsafe fn copy_in_more(request: &mut Request) -> Result<(), i32> {
             }
         }
         if total == 0 {
-            // Nothing to transfer: executed as a plain transfer of zero bytes.
+            // The request transfers nothing: it is executed as a plain transfer of zero bytes.
             request.sqe.len = 0;
             copied.iov.clear();
         }

@@ -46,7 +46,7 @@ fn make_bits() -> bool {
     }
     let (null, at) = (std::ptr::null_mut(), made.base().cast());
     if BITS.compare_exchange(null, at, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        // Never unmapped: other threads may have seen it.
+        // The page is never unmapped: other threads may have seen it.
         std::mem::forget(made);
     }
     true

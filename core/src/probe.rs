@@ -37,7 +37,7 @@ const TRIED: [EngineKind; 4] =
 pub struct Engine {
     /// The kind of engine.
     pub kind: EngineKind,
-    /// Why it cannot be used; `None` if it can.
+    /// The reason why the engine cannot be used; `None` if it can.
     pub refusal: Option<Refusal>,
     /// A remark about the engine; may be empty.
     pub note: String,
@@ -74,7 +74,7 @@ impl Probe {
             let tried = match kind {
                 EngineKind::IoUring => tries::io_uring(),
                 EngineKind::LinuxAio => tries::linux_aio(),
-                // Both need threads: the C library starts its own with the first request.
+                // Both engines need threads: the C library starts its own with the first request.
                 _ => thread,
             };
             let refusal = tried.err().map(|(call, errno)| cause::find(call, errno, &facts));

@@ -36,7 +36,7 @@ fn word() -> &'static AtomicU64 {
 fn make_word() -> &'static AtomicU64 {
     let page = Mapping::new(4096, libc::PROT_READ | libc::PROT_WRITE).ok();
     let word = match page.filter(|page| page.wipe_on_fork() == 0) {
-        // Never unmapped: other threads may have seen it.
+        // The page is never unmapped: other threads may have seen it.
         Some(page) => std::mem::ManuallyDrop::new(page).base().cast::<AtomicU64>(),
         None => {
             // SAFETY: the handler is a plain function that stores one word.
@@ -100,7 +100,7 @@ impl Witness {
     }
 
     /// # Errors
-    /// No descriptor is free.
+    /// Makes the state. Fails if no descriptor is free.
     fn make() -> Result<Self, ()> {
         // A pipe: no other file has its identity, and no sandbox refuses it.
         let [reader, writer] = sys::pipe().map_err(drop)?;
@@ -234,7 +234,8 @@ impl<T: Send + Sync> PerProcess<T> {
         if let Some(current) = inherited.filter(|newest| newest.generation == generation) {
             return Ok(&current.value);
         }
-        // No lock: in the child of a fork, a thread that does not exist there may hold it.
+        // There is no lock here: in the child of a fork, a thread that does not exist there may
+        // hold it.
         let value = make()?;
         let seen = inherited.map_or(std::ptr::null_mut(), |of| std::ptr::from_ref(of).cast_mut());
         let new = Box::into_raw(Box::new(OfProcess { generation, value, inherited }));

@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     /// Waits for earlier writes on its descriptor.
     Sync,
     Poll,
-    /// Never sleeps.
+    /// The call never sleeps.
     Quick,
     /// Any other operation: works on names and metadata, and may sleep.
     Other,
@@ -61,7 +61,7 @@ pub(crate) enum Route {
     Worker,
     /// An fsync: on a worker, after earlier inline and ordered requests.
     Sync,
-    /// When its descriptor is ready.
+    /// A thread executes the request when its descriptor is ready.
     Stream,
     /// Handed to the kernel.
     Kernel,
@@ -91,8 +91,8 @@ pub(crate) struct Request {
     pub(crate) fast: bool,
     /// The request may wait for a server without end. A thread with a deadline does not execute it.
     pub(crate) may_hang: bool,
-    /// Not 0: the number under which the poller keeps the request's place in its stream's list,
-    /// while a worker executes it.
+    /// If not 0, a worker executes the request, and this number stands for it in its stream's list
+    /// at the poller.
     pub(crate) passed_on: u32,
     /// Bytes of an unfinished write that a stream has taken already.
     pub(crate) partial: u32,

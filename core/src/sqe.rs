@@ -67,7 +67,7 @@ pub const FILE_POSITION: u64 = u64::MAX;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sqe {
-    /// One of [`opcode`].
+    /// A constant of [`opcode`].
     pub opcode: u8,
     /// `IOSQE_*`: none is supported; a value other than 0 completes with `-EINVAL`.
     pub flags: u8,

@@ -128,12 +128,12 @@ counters! {
     syncs_together,
     /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.
     submissions_local,
-    /// The same in another cell.
+    /// Submissions in another cell.
     submissions_remote,
     /// Of a placed context: requests completed in the cell that serves the disk's interrupt (where
     /// that is not known, that has executed them).
     completions_local,
-    /// The same in another cell.
+    /// Completions in another cell.
     completions_remote,
     /// Of a placed context: requests completed in the submitter's cell.
     completions_home,

@@ -216,7 +216,7 @@ impl<T: Send + Sync> Table<T> {
     /// The entry at [`Table::index`].
     #[inline]
     fn entry(&self, handle: usize) -> &TableEntry<T> {
-        // The same in bytes, with one shift for both the division and the size of an entry.
+        // The offset in bytes, with one shift for both the division and the size of an entry.
         let offset = (handle / (PAGE / size_of::<TableEntry<T>>())) & self.mask;
         // SAFETY: the mask leaves a multiple of an entry's size below that of all entries.
         unsafe { &*self.entries.as_ptr().byte_add(offset) }
@@ -256,7 +256,7 @@ impl<T: Send + Sync> Table<T> {
         // SAFETY: from `publish_at`, and ours alone to free.
         last(unsafe { &*value });
         hazard::heavy_fence();
-        // These threads are about to finish: none of them sleeps any more.
+        // The threads that use the value are about to finish: none of them sleeps any more.
         let mut patience = Patience::default();
         while is_pinned(&self.pins[index], handle, hazard::words_of_others()) {
             patience.wait();

@@ -18,7 +18,7 @@ fn copy_copies_files_of_any_length() {
     assert!(copy::copy(&folder.path().join("none"), &to).is_err());
 }
 
-/// It was built beside this test, unless only this test was asked for.
+/// Cargo builds the example beside this test, unless only this test was asked for.
 #[test]
 fn checksum_sums_ten_thousand_blocks() {
     let test = std::env::current_exe().unwrap();

@@ -59,7 +59,7 @@ fn files() -> [File; 3] {
 /// Reads, writes and fsyncs: in batches and alone, waited for, polled, and with a deadline.
 fn work(context: &mut Context, file: &File) -> Result<(), String> {
     let fd = file.as_raw_fd();
-    // Not freed: after an error some requests are still in flight.
+    // The buffers are never freed: after an error, some requests are still in flight.
     let pages = Vec::leak((0..PAGES).map(|_| Page([0; PAGE])).collect());
     for round in 0..2 {
         for write in [true, false] {
@@ -219,7 +219,7 @@ struct Row {
     names: String,
     engines: Vec<&'static str>,
     works: bool,
-    /// Not called in every run.
+    /// Not every run makes this call.
     at_times: bool,
 }
 

@@ -400,7 +400,7 @@ pub(crate) mod accept {
 pub(crate) mod message_ring {
     pub(crate) const DATA: u64 = 0;
     pub(crate) const FILE: u64 = 1;
-    /// The other ring gets no completion for a file.
+    /// The flag for no completion on the other ring.
     pub(crate) const SKIP: u32 = 1 << 0;
     /// The completion there has the flags of the entry.
     pub(crate) const PASS: u32 = 1 << 1;

@@ -2,8 +2,8 @@
 //! the backlog because the ring had no room, or deferred until the owner comes (DEFER_TASKRUN).
 //! None is lost, and none overtakes another.
 //!
-//! They are moved under the ring's lock. Threads that sleep if there are none read the counts
-//! without it. So a completion that moves must always be seen in one of the places.
+//! Completions move under the ring's lock. A thread that is about to sleep reads the counts without
+//! the lock. So a completion that moves must always be seen in one of the places.
 
 use std::collections::VecDeque;
 
@@ -44,8 +44,8 @@ impl Counts {
 
     /// All completions, in the ring or not.
     pub(crate) fn all(&self, queue: &impl Queue) -> u32 {
-        // Those outside of the ring first. A completion that moves into the ring is there before it
-        // is removed here. In the other order it would be in neither place.
+        // Completions outside of the ring are counted first. A completion that moves into the ring
+        // is there before it is removed here. In the other order it would be in neither place.
         let outside = self.outside();
         self.in_ring(queue).saturating_add(outside)
     }
@@ -110,7 +110,7 @@ impl Completions {
             Self::write(queue, &cqe);
             counts.outside.fetch_sub(1, Ordering::Release);
         }
-        // They are counted already.
+        // The deferred completions are counted already.
         self.backlog.append(&mut self.deferred);
     }
 

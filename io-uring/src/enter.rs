@@ -255,7 +255,7 @@ fn wait_once(
         drop(entered);
         match waited {
             Waited::Enough if core.missing_of_all(min, timeouts) == 0 => return Ok(()),
-            // The rest is not this process's.
+            // The other requests belong to another process.
             Waited::Enough => {}
             Waited::TimedOut => return Err(-libc::ETIME),
             Waited::Interrupted => return Err(-libc::EINTR),

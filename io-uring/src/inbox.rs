@@ -8,7 +8,8 @@
 //! | fence | fence |
 //! | tries the lock, and then reads the mail | looks for mail; if there is some, tries to lock |
 //!
-//! Each of the two sees what the other has done. So no mail is left when all of them have gone.
+//! The owner and the sender each see what the other has done. So no mail is left when all of them
+//! have gone.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;

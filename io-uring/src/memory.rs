@@ -51,7 +51,7 @@ unsafe impl Sync for Memory {}
 struct Mapped {
     at: *mut u8,
     len: usize,
-    /// They are not unmapped here.
+    /// The library does not unmap this memory.
     is_theirs: bool,
 }
 
@@ -195,7 +195,7 @@ impl Memory {
         unsafe { &*self.beside.at.cast::<Page>() }
     }
 
-    /// Their records of requests in flight, by number: as many as the completion queue has places.
+    /// The records of requests in flight, by number: as many as the completion queue has places.
     pub(crate) fn records(&self) -> &[Record] {
         // SAFETY: the mapping has room for as many behind the page's words, aligned as those; they
         // are atomics to everybody.

@@ -2,7 +2,7 @@
 
 use crate::abi::op;
 
-/// Nothing is restricted before the first was registered.
+/// The restrictions of a ring; nothing is restricted before the first was registered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Restrictions {
     pub(crate) any: bool,

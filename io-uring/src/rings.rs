@@ -22,7 +22,7 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 /// A ring as its descriptors find it.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// Its handle in the table, beside its descriptors.
+    /// The handle of the ring in the table, beside its descriptors.
     pub(crate) handle: usize,
     pub(crate) core: Arc<Core>,
     /// The engine for its requests; none while this process has submitted nothing to a ring of its
@@ -375,8 +375,8 @@ impl Ring {
     /// As [`instance`](Self::instance), made if there is none yet.
     ///
     /// # Errors
-    /// It cannot be made. `-EAGAIN`: another thread, or the code that this signal handler has
-    /// interrupted, is making it.
+    /// The engine of this process, made at the first call. Fails with `-EAGAIN` if another thread,
+    /// or the code that this signal handler has interrupted, is making it.
     pub(crate) fn engine(&self) -> Result<&Arc<Instance>, i32> {
         if let Some(instance) = self.instance.get() {
             return Ok(instance);

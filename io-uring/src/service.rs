@@ -168,7 +168,7 @@ pub(crate) fn look_at_all() {
 /// that is its own until [`rise`].
 ///
 /// # Errors
-/// Another thread has the seat.
+/// Takes the seat. Fails if another thread has it.
 pub(crate) fn sit(ring: usize) -> Result<Option<[i32; 2]>, ()> {
     let Some(service) = busy().filter(|service| service.is_of(ring)) else { return Ok(None) };
     match service.made.get() {
@@ -402,7 +402,7 @@ mod tests {
         while of_this_process().lock().alive {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Another thread comes for the next poll. The number was given to another file meanwhile.
+        // Another thread serves the next poll. The number was given to another file meanwhile.
         let number = others.0.as_raw_fd();
         let mut next = std::io::pipe().expect("a pipe");
         // SAFETY: the number is of this test.

@@ -57,7 +57,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 2f",
         "cmp edi, {unshare}",
         "je 2f",
-        // Calls that may change the rights of this thread, and some that only ask.
+        // Calls that may change the rights of this thread, and some calls that only query them.
         "lea r11d, [rdi - {setuid}]",
         "cmp r11d, {capset} - {setuid}",
         "jbe 3f",
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "b.eq 2f",
         "cmp w0, #{unshare}",
         "b.eq 2f",
-        // Calls that may change the rights of this thread, and some that only ask.
+        // Calls that may change the rights of this thread, and some calls that only query them.
         "sub w16, w0, #{setregid}",
         "cmp w16, #{setgroups} - {setregid}",
         "b.ls 3f",

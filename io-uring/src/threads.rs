@@ -33,7 +33,7 @@ struct Thread {
 }
 
 thread_local! {
-    // Nothing in it is dropped, so that it can be used until the thread has ended.
+    // Nothing in this value is dropped, so that it can be used until the thread has ended.
     static THREAD: Thread = const {
         Thread {
             generation: Cell::new(0),

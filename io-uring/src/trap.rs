@@ -22,7 +22,7 @@ use crate::sites;
 
 uringlet::at_load!(at_load);
 
-/// Text whose calls come here.
+/// Ranges of code whose calls reach the library.
 static COVERED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
 /// Before the program begins, it has one thread, and no ring. Only the program itself is searched,
@@ -44,8 +44,9 @@ extern "C" fn at_load() {
     sites::look_at_program();
 }
 
-/// Do the calls of this text come here, from now on at the latest? `makes_calls`: some of
-/// io_uring's were found there. `is_program`: it is the program's own text, and no library's.
+/// Do the calls in this range of code reach the library, from now on at the latest? `makes_calls`:
+/// some of io_uring's were found there. `is_program`: the code is the program's own, and no
+/// library's.
 ///
 /// # Safety
 /// The text is a loaded segment, can be read, and stays.

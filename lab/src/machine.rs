@@ -20,7 +20,7 @@ pub struct Machine {
     pub host: String,
     /// `Linux 6.18.1 x86_64`.
     pub kernel: String,
-    /// Model name, as the kernel has it.
+    /// The model name, as the kernel reports it.
     pub cpu: String,
     /// CPUs that this process may use.
     pub cpus: usize,

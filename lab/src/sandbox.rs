@@ -40,8 +40,8 @@ pub enum Forbidden {
     Docker,
 }
 
-/// Not in libc. The number is the same on all machines with asm-generic's list of calls (arm64,
-/// riscv64).
+/// The libc crate lacks this number. It is the same on all machines with asm-generic's list of
+/// calls (arm64, riscv64).
 const SYS_IO_PGETEVENTS: i64 = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
 
 const IO_URING: [i64; 3] =

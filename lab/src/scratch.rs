@@ -74,7 +74,7 @@ pub struct Scratch {
     pub direct: Result<File, String>,
     /// Bytes to use, from the beginning on.
     pub size: u64,
-    /// Its place, in words.
+    /// The place of the folder, in words.
     pub description: String,
     /// The user's own file, which has to be handled with care.
     pub existing: bool,
@@ -179,7 +179,7 @@ impl Scratch {
         })
     }
 
-    /// Its place and size, as a line for people.
+    /// The place and the size of the file, as a line for people.
     pub fn line(&self) -> String {
         format!("{}, {}", self.description, size::long(self.size))
     }

@@ -6,9 +6,9 @@
 //! by the distribution of Mann and Whitney's U. (Hollander, Wolfe, Chicken: Nonparametric
 //! Statistical Methods, sections 3.3 and 4.3.)
 //!
-//! Neither assumes a distribution of the noise. A run that repeats rounds until the interval is
-//! narrow uses its width only ([`Interval::is_known`], [`Interval::is_settled`]). Stopping at a
-//! welcome verdict would find differences where there are none.
+//! Neither verdict assumes a distribution of the noise. A run that repeats rounds until the
+//! interval is narrow uses its width only ([`Interval::is_known`], [`Interval::is_settled`]).
+//! Stopping at a welcome verdict would find differences where there are none.
 
 use crate::bench::median;
 use serde::Serialize;
@@ -183,7 +183,7 @@ fn one_of(ours: &[f64], theirs: &[f64], many: usize) -> Option<Interval> {
     Some(Interval::of_sorted(&averages, low, high))
 }
 
-/// None if a value has no logarithm.
+/// Returns `None` if a value has no logarithm.
 fn logs(values: &[f64]) -> Option<Vec<f64>> {
     let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
     (!logs.is_empty() && logs.iter().all(|log| log.is_finite())).then_some(logs)

@@ -183,7 +183,7 @@ fn a_step_that_fails_leaves_nothing_and_is_quoted() {
 #[test]
 fn ctrl_c_in_any_step_leaves_nothing() {
     let test = "ctrl_c_in_any_step_leaves_nothing";
-    // One of the two sends it. A program that it has started goes on by itself.
+    // One of the two processes sends the signal. A program that it has started goes on by itself.
     let script = "mkdir \"${0%/*}/sent\" && kill -INT $PPID; sleep 600 & exec sleep 600";
     for program in ["mkfs.ext4", "tar", "make"] {
         let Some(run) = file_systems(test, &[(program, script)]) else { return };

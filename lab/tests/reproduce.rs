@@ -40,7 +40,7 @@ fn unfolded(expected: impl Predicate<str>) -> impl Predicate<str> {
     predicate::function(move |text: &str| expected.eval(&words(text)))
 }
 
-/// Runs it with `--json`, and returns the JSON; nothing else is left in the folder.
+/// Runs the experiment with `--json`, and returns the JSON; nothing else is left in the folder.
 fn report(experiment: &str, folder: &Path, arguments: &[&str], text: impl Predicate<str>) -> Value {
     let output = tempfile::tempdir().unwrap();
     let json = output.path().join("result.json");

@@ -56,7 +56,7 @@ pub(crate) unsafe fn get_events(
         let at = events.wrapping_add(first as usize);
         accessible(at as usize, count as usize * size_of::<IoEvent>(), true)
     };
-    // No event is taken for a bad address: it stays in the ring.
+    // No event is taken for a bad address: the event stays in the ring.
     let direct = max.min(DIRECT);
     let direct = if direct > 0 && writable(0, direct) { direct } else { 0 };
     let mut at = events;

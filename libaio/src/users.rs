@@ -102,7 +102,7 @@ mod tests {
         other.uses(at + 2);
         assert_eq!(of(&(at..=at + 2)), Users::Anybody);
         assert_eq!(of(&(at..=at + 1)), Users::One(3));
-        // One after the other.
+        // The two uses come one after the other.
         (0..2).for_each(|_| other.uses(at));
         one.uses(at);
         assert_eq!(of(&(at..=at)), Users::Anybody);

@@ -179,7 +179,7 @@ fn an_engine_that_moves_no_data_is_warned_of_once() {
     let unwritten = "first: 0\nsecond: 0\nchild: 0\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), unwritten);
     assert!(output.status.success());
-    // Nobody reads standard error any more: no signal ends the program.
+    // The reader of standard error has gone: no signal ends the program.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let output = command(&program, &variables).stderr(writer).output().expect("timeout(1)");

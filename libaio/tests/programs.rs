@@ -11,7 +11,7 @@ use std::process::Command;
 mod house;
 mod support;
 
-/// Its requests come through `syscall()`.
+/// stress-ng makes its requests through `syscall()`.
 #[test]
 fn stress_ng_aiol_verifies() {
     let house = House::new();
@@ -29,7 +29,7 @@ fn stress_ng_aio_verifies_untouched() {
     assert_eq!(house.counted().contexts, 0);
 }
 
-/// Its requests come through `syscall()`, too.
+/// ioping makes its requests through `syscall()`, too.
 #[test]
 fn ioping_with_asynchronous_io() {
     let house = House::new();
@@ -40,7 +40,7 @@ fn ioping_with_asynchronous_io() {
     assert_eq!((counted.contexts, counted.reads, counted.writes), (2, 20, 20), "{counted:?}");
 }
 
-/// It never calls io_getevents, but reads the ring when its eventfd is readable.
+/// qemu-img never calls io_getevents, but reads the ring when its eventfd is readable.
 #[test]
 fn qemu_img_bench_drained_and_not() {
     let house = House::new();
@@ -134,7 +134,7 @@ fn fio_verifies_what_it_wrote() {
         }
         let before = house.counted().requests();
         house.run("fio", &[&common[..], &verify, more].concat());
-        // Each block once, and written blocks once more, to verify them.
+        // fio reads each block once, and reads written blocks once more, to verify them.
         let counted = house.counted();
         assert!(counted.requests() - before >= 2048, "{more:?}: {counted:?}");
         assert_eq!(counted.errors, 0, "{more:?}");

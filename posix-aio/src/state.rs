@@ -34,7 +34,7 @@ pub(crate) struct Process {
     waiting: Mutex<Waiting>,
     /// Requests that wait for a slot: later ones wait behind them.
     backlog: AtomicUsize,
-    /// Those requests, and waiting fsyncs.
+    /// The requests that wait for a slot, and waiting fsyncs.
     held_back: Handover,
 }
 
@@ -83,7 +83,7 @@ fn make() -> Result<&'static Process, i32> {
     if !front::has_memory(front::context_bytes(SLOTS as usize)) {
         return Err(libc::EAGAIN);
     }
-    // It may open files, during which the thread must not be cancelled.
+    // The call may open files, during which the thread must not be cancelled.
     let _whole = front::Uncancelable::new();
     let generation = front::enter_process();
     let builder =

@@ -28,8 +28,8 @@ pub(crate) unsafe fn start(
     member: Member,
     nested: bool,
 ) -> Result<(), c_int> {
-    // No reference to the whole block: the program may have left fields uninitialized, and other
-    // threads read the error code.
+    // There is no reference to the whole block: the program may have left fields uninitialized, and
+    // other threads read the error code.
     // SAFETY: a control block by the caller's contract, and nobody else's yet.
     let (value, owner, error) = unsafe { (&(*block).value, &(*block).owner, &(*block).error) };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
@@ -89,7 +89,7 @@ unsafe fn translate(
         let (buf, nbytes, offset) = unsafe { ((*block).buf, (*block).nbytes, (*block).offset) };
         // As in pread(2): the first check.
         let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
-        // No buffer is that long. If the length were cut, the buffer would be written to.
+        // No buffer is that long. If the length were cut, the call would write to the buffer.
         let fits = isize::try_from(nbytes).is_ok();
         let buffer = std::ptr::slice_from_raw_parts_mut(buf.cast::<u8>(), nbytes);
         if fits { Ok((buffer, offset)) } else { Err(libc::EFAULT) }

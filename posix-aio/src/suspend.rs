@@ -48,7 +48,7 @@ impl Blocks {
         }
     }
 
-    /// Has one of them ended, or is there none to wait for?
+    /// Has one of the requests ended, or is there none to wait for?
     fn is_over(self, process: &Process) -> bool {
         let mut any = false;
         for block in self.iter().filter(|block| !block.is_null()) {

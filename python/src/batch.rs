@@ -130,7 +130,7 @@ struct Progress {
     /// Requests that need another call.
     again: Vec<usize>,
     outstanding: usize,
-    /// Nothing more is pushed.
+    /// No more requests are pushed.
     is_stopped: bool,
 }
 
@@ -222,7 +222,7 @@ pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [BatchRequest]) -> P
         match py.detach(|| unsafe { go_on(&mut own.context, requests, &mut at) }) {
             Stop::Over => break,
             Stop::Failed(errno) => {
-                // It is not returned to the thread: its end waits for requests in flight.
+                // The context does not return to the thread: its end waits for requests in flight.
                 py.detach(|| drop(own));
                 return Err(error::os_error(errno));
             }

@@ -191,7 +191,7 @@ struct Left {
 
 static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
 
-/// No lock: a thread that the child of a fork does not have might hold it.
+/// There is no lock here: a thread that the child of a fork does not have might hold it.
 fn leave(kept: Kept) {
     let left = Box::into_raw(Box::new(Left { kept, next: LEFT.load(Ordering::Relaxed) }));
     loop {

@@ -105,7 +105,7 @@ impl Operation {
         sqe
     }
 
-    /// Takes it for this context, if it was not submitted before.
+    /// Claims the operation for this context, if it was not submitted before.
     fn claim(&self, context: &Bound<'_, Context>) -> bool {
         let mut changing = lock(&self.changing);
         let is_new = changing.phase == Phase::New;
@@ -116,7 +116,7 @@ impl Operation {
         is_new
     }
 
-    /// It was not accepted after all.
+    /// The context did not accept the operation after all.
     fn give_back(&self) {
         let context = {
             let mut changing = lock(&self.changing);
@@ -126,7 +126,7 @@ impl Operation {
         drop(context);
     }
 
-    /// It has ended. Returns the callback to call.
+    /// Notes the end of the operation. Returns the callback to call.
     fn end(&self, py: Python<'_>, result: i32) -> Option<Py<PyAny>> {
         if self.kind == Kind::Read
             && let Some(bytes) = &self.bytes
@@ -302,7 +302,7 @@ impl Operation {
         lock(&self.changing).context.as_ref().map(|context| context.clone_ref(py))
     }
 
-    /// Has it ended, and was its completion delivered?
+    /// Has the operation ended, and was its completion delivered?
     #[getter]
     fn done(&self) -> bool {
         lock(&self.changing).phase == Phase::Over
@@ -490,7 +490,7 @@ impl Context {
                 is_here.then_some(changing.ticket)
             };
             if let Some(ticket) = ticket {
-                // It has begun or ended: its completion follows.
+                // The operation has begun or ended: its completion follows.
                 let _ = this.canceller.cancel(ticket);
             }
         }
@@ -630,8 +630,8 @@ impl Context {
         }
         let kept = (owned, operations);
         let thread = std::thread::Builder::new().name("uringlet-close".into());
-        // It waits for operations that have begun, and then drops the bytes. If no thread can be
-        // made, everything stays, because the kernel may be writing to it.
+        // The end of the context waits for operations that have begun, and then drops the bytes. If
+        // no thread can be made, everything stays, because the kernel may be writing to it.
         let closing = std::mem::ManuallyDrop::new(kept);
         let spawned = thread.spawn(move || {
             let (owned, operations) = std::mem::ManuallyDrop::into_inner(closing);

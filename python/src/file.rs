@@ -432,7 +432,7 @@ impl File {
             }
         });
         match closed {
-            // It is closed nevertheless.
+            // The descriptor is closed nevertheless.
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => py.check_signals(),
             closed => closed.map_err(|error| error::from_io(&error)),
         }

@@ -79,7 +79,7 @@ impl Steps for Together {
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
         let task = context.waker();
         let waiting = self.waiting().count();
-        // One more, which delays the wake-up until all were polled.
+        // This poll itself counts as one more, which delays the wake-up until all were polled.
         let left = AtomicUsize::new(waiting + 1);
         let round = Arc::new(Round { left, task: task.clone() });
         let waker = Waker::from(Arc::clone(&round));

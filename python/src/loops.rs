@@ -33,7 +33,7 @@ impl Bell {
 
     fn connect(&self, ready: Arc<Ready>) {
         let ready = self.ready.get_or_init(|| ready);
-        // Either the ring sees the loop, or this sees the ring. Both do no harm.
+        // Either the ring sees the loop, or this thread sees the ring. Both do no harm.
         if self.has_rung.load(Ordering::SeqCst) {
             ready.note(self.ticket);
         }
@@ -159,7 +159,7 @@ impl Place {
 impl Drop for Seat {
     fn drop(&mut self) {
         let future = lock(&self.reader.get().waiting).remove(&self.ticket);
-        // Not under the lock: this may drop the last reference.
+        // The lock is free here: this may drop the last reference.
         drop(future);
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// It is awaited at this place.
+    /// Waits for the request at this place.
     pub(crate) fn wait_at(&self, place: &Place) {
         if let Some(home) = &self.home {
             let _ = home.set(place.ready());
@@ -33,7 +33,7 @@ pub(crate) trait Steps {
     /// Goes on with it. Ready: the value, or the exception.
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>>;
 
-    /// It is awaited at this place.
+    /// Waits for the request at this place.
     fn wait_at(&self, _place: &Place) {}
 
     /// The objects that it refers to.
@@ -67,7 +67,7 @@ where
     Box::new(Then(operation, Some(make)))
 }
 
-/// Nothing is left to do.
+/// The request has nothing left to do.
 pub(crate) struct Done(pub(crate) Py<PyAny>);
 
 impl Steps for Done {

@@ -172,7 +172,8 @@ static void again(struct uringlet_handler *handler, int32_t res)
         uringlet_prep_nop(sqe);
         uringlet_sqe_set_data(sqe, handler);
     } else {
-        /* Not destroyed while the other handlers have to run: they would find no context. */
+        /* The context is not destroyed while other handlers have to run: they would find no
+         * context. */
         EQUAL(uringlet_destroy(request->u, -1), 0);
     }
 }

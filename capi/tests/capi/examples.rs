@@ -92,7 +92,7 @@ fn epoll_answers_line_by_line() {
         let sum: u32 = bytes.iter().map(|&byte| u32::from(byte)).sum();
         format!("{off}: {} bytes, sum {sum}", bytes.len())
     };
-    // One after the other: each answer has to come without another line.
+    // The requests come one after the other: each answer has to come without another line.
     for at in 0..200 {
         let (off, len) = (at * 517, at * 19 % 4096);
         writeln!(input, "{off} {len}").expect("it reads");

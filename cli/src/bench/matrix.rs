@@ -95,7 +95,7 @@ pub struct Cell {
     /// From a separate run before the rounds, because reading the clock costs as much as what is
     /// measured.
     pub latency: Option<LatencyFigure>,
-    /// Why there are no (more) figures.
+    /// The reason why there are no (more) figures.
     pub not_measured: Option<String>,
     /// The native engine that is faster than this one. This one is then no candidate for the best,
     /// and gets no more rounds.
@@ -359,7 +359,7 @@ impl Line {
         let mut order: Vec<usize> = (0..self.cells.len()).collect();
         order.retain(|&index| self.cells[index].is_in_rounds());
         random.shuffle(&mut order);
-        // The same offsets for all.
+        // All engines get the same offsets.
         let seed = random.u64(..);
         let look = Look::now();
         let mut figures = Vec::new();
@@ -398,7 +398,7 @@ impl Line {
         }
     }
 
-    /// Nothing is removed if most rounds would go.
+    /// Removes disturbed rounds, or none if most rounds are disturbed.
     fn take_out_disturbed(&mut self) {
         let disturbed = outside::disturbed(&self.outside);
         let count = disturbed.iter().filter(|disturbed| **disturbed).count();

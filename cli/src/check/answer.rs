@@ -48,7 +48,7 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     {
         command.env_remove(format!("URINGLET_{variable}"));
     }
-    // Whatever the kernel allows: this library has to answer.
+    // This library has to answer, whatever the kernel allows.
     command.env("URINGLET_IO_URING", "always").env("URINGLET_STATS", region.path());
     sandbox.lock_in(&mut command)?;
     let output = command.output().context("cannot start this command once more")?;

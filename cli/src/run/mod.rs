@@ -38,7 +38,7 @@ const TRAP: &str = "URINGLET_TRAP";
 const IO_URING: &str = "URINGLET_IO_URING";
 /// Read by the drop-ins: the memory to count into, shared by the program and its children.
 const STATS: &str = "URINGLET_STATS";
-/// Its value for memory of the process's own, which `uringlet top` finds.
+/// The value of this variable for memory of the process's own, which `uringlet top` finds.
 const STATS_OWN: &str = "auto";
 
 /// How often this looks for processes without a drop-in, until something went through a drop-in.

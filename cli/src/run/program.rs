@@ -60,7 +60,7 @@ struct Image {
     machine: elf::Machine,
     /// The file asks for a dynamic loader.
     dynamic: bool,
-    /// That loader's file name, if it is within the part that was read.
+    /// The file name of the program's loader, if it is within the part that was read.
     loader: Option<OsString>,
 }
 

@@ -45,7 +45,7 @@ pub struct Finder {
 pub enum Unseen {
     NoSuchProcess,
     NotPermitted,
-    /// Its counters have the layout of another version.
+    /// The program's counters have the layout of another version.
     OtherVersion,
     NotObserved,
 }

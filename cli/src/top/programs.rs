@@ -42,7 +42,8 @@ pub struct Context {
 
 /// The counts of a program at the last look.
 struct Before {
-    /// Not unmapped while its key is remembered, so that no other region gets the same key.
+    /// The region stays mapped while its key is remembered, so that no other region gets the same
+    /// key.
     _region: Rc<Region>,
     at: Instant,
     sum: Snapshot,

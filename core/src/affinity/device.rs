@@ -25,7 +25,7 @@ pub struct Queue {
 pub struct Device {
     /// Names of the disks, as in `/sys/block`.
     pub disks: Vec<String>,
-    /// Their hardware queues.
+    /// The hardware queues of the device.
     pub queues: Vec<Queue>,
     /// CPUs on which any of the disks' interrupts is served; empty if unknown.
     pub interrupts: CpuSet,

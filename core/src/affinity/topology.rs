@@ -209,7 +209,7 @@ struct Groups {
     missing: usize,
 }
 
-/// Why a list could not be read, for a note.
+/// Returns the set in a file, or for a note the reason why it could not be read.
 pub(super) fn list(path: &Path) -> Result<CpuSet, String> {
     let text = read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     text.parse().map_err(|bad| format!("{}: {bad}", path.display()))

@@ -181,7 +181,8 @@ impl Board {
             self.slot(index).done();
         };
         if self.has_sink() {
-            // One by one: a thread that sees that a request has ended has to find its completion.
+            // The completions are posted one by one: a thread that sees that a request has ended
+            // has to find its completion.
             return done.for_each(|one| {
                 ended(one);
                 self.post(std::iter::once(one));

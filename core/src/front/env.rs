@@ -33,10 +33,10 @@ const WARNING: &str = "uringlet: warning: no data is read or written, because UR
 /// Do system call instructions in the program's own code come to the drop-in?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// No.
+    /// Calls by instructions are never caught.
     Never,
-    /// Those in code that contains such instructions do. The code may be patched, so that the calls
-    /// come without a signal.
+    /// Calls in code that contains such instructions are caught. The code may be patched, so that
+    /// the calls come without a signal.
     Auto,
     /// As `Auto`, but no code is patched.
     Signals,
@@ -96,7 +96,7 @@ pub fn left_to_kernel(why: Seen) {
 /// The values of the variables, read now if they were not read before. The child of a fork has its
 /// parent's.
 fn told() -> &'static Told {
-    // No lock: a thread that the child of a fork does not have may hold it.
+    // There is no lock here: a thread that the child of a fork does not have may hold it.
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());
     let mut known = TOLD.load(Ordering::Acquire);
     if known.is_null() {
@@ -105,7 +105,7 @@ fn told() -> &'static Told {
             builder: told_builder(),
             counts_there: stats.is_some() && stats == seen,
             stats,
-            // It is no failure of the program's if nothing can be told.
+            // A failure to report must not become an error of the program.
             seen: seen.and_then(|path| Region::join(path.as_ref()).ok()),
             trap: match variable(TRAP).as_deref().map(OsStr::to_str) {
                 None | Some(Some("never")) => Some(Trap::Never),

@@ -10,13 +10,13 @@ pub enum Seen {
     Loaded,
     /// A context was made.
     Made,
-    /// One was not, for this errno.
+    /// A context was not made, for this errno.
     Refused(u8),
     /// A set-up was left to the kernel, since the program makes further calls unseen.
     LeftToKernel,
-    /// One was, since the kernel has what was asked for.
+    /// A set-up was left to the kernel, which has what the program asked for.
     SteppedAside,
-    /// One was, since it asks for what is not served.
+    /// A set-up was left to the kernel, because the library does not serve its kind.
     Unserved,
     /// A process got a filter of seccomp(2).
     Filtered,
@@ -35,7 +35,7 @@ fn kind(what: Seen) -> usize {
     }
 }
 
-/// Counts it.
+/// Counts this event in the region.
 pub fn note(region: &Region, what: Seen) {
     region.note(kind(what));
 }

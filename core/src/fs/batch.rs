@@ -53,7 +53,7 @@ const SIZE: u64 = 4 << 10;
 /// ```
 ///
 /// # Errors
-/// Each of its own: as [`read()`](super::read()).
+/// Each file has a result of its own: as [`read()`](super::read()).
 pub fn read_many(
     paths: impl IntoIterator<Item: AsRef<Path>>,
 ) -> Many<(usize, io::Result<Vec<u8>>)> {
@@ -67,7 +67,7 @@ pub fn read_many(
 /// path.
 ///
 /// # Errors
-/// Each of its own: as [`metadata`](super::metadata()).
+/// Each path has a result of its own: as [`metadata`](super::metadata()).
 pub fn metadata_many(
     paths: impl IntoIterator<Item: AsRef<Path>>,
 ) -> Many<(usize, io::Result<Metadata>)> {
@@ -258,7 +258,7 @@ impl<T: Send + 'static> Many<T> {
         }
     }
 
-    /// Its workers are those of `fs`, not those of the process.
+    /// The batch uses the workers of `fs`, not those of the process.
     #[must_use]
     pub fn on(mut self, fs: &Fs) -> Self {
         self.home = Some(fs.clone());

@@ -135,7 +135,8 @@ impl Cursor {
     /// Sets the position. A write whose future was dropped keeps its own position.
     pub fn set_position(&mut self, position: u64) {
         if matches!(self.doing, Doing::Writing(_)) {
-            // It would change the position at its end. Nobody waits for its result.
+            // The abandoned operation would change the position at its end. Nobody waits for its
+            // result.
             self.doing = Doing::Nothing;
         }
         self.position = position;
@@ -209,7 +210,7 @@ impl Cursor {
             let skipped = buffer.begin() + (from - begin) as usize;
             self.buffer = buffer.into_inner();
             let count = result.inspect_err(|_| self.buffer.clear())?;
-            // Nothing is skipped, except on a file with an alignment.
+            // Reads skip no bytes, except on a file with an alignment.
             self.buffer.drain(..skipped.min(self.buffer.len()));
             self.start = from;
             if count as u64 <= from - begin {

@@ -17,7 +17,7 @@ use crate::sync::lock;
 /// executor, or none. Dropping it has the effect of dropping an [`Op`].
 #[must_use = "an operation does nothing until it is awaited, waited for or submitted"]
 pub struct Timeout<O: Operation> {
-    /// None once the output was returned.
+    /// `None` once the output was returned.
     operation: Option<Op<O>>,
     end: End,
     alarm: Option<Alarm>,

@@ -173,7 +173,7 @@ impl File {
     /// Another handle of the same file, like `clone`.
     ///
     /// # Errors
-    /// None: the function exists because other libraries duplicate the descriptor, which may fail.
+    /// The function has no other reason: other libraries duplicate the descriptor, which may fail.
     pub async fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
@@ -280,7 +280,7 @@ pub enum Advice {
     Random = libc::POSIX_FADV_RANDOM,
     /// Needed soon: read into the page cache now.
     WillNeed = libc::POSIX_FADV_WILLNEED,
-    /// No longer needed: may leave the page cache.
+    /// The data is no longer needed: it may leave the page cache.
     DontNeed = libc::POSIX_FADV_DONTNEED,
     /// Used once.
     NoReuse = libc::POSIX_FADV_NOREUSE,

@@ -179,18 +179,18 @@ impl<T> Flight<T> {
     }
 }
 
-/// A request that waits in line. The first thread that claims it has it: a thread of the engine, or
-/// one that withdraws the operation.
+/// A request that waits in line. The first thread that claims the request owns it: a thread of the
+/// engine, or one that withdraws the operation.
 #[derive(Debug)]
 pub(crate) struct Claim(AtomicBool);
 
 impl Claim {
-    /// A claimed request: the thread that made it has it.
+    /// A claimed request: the thread that made it owns it.
     pub(crate) fn taken() -> Self {
         Self(AtomicBool::new(true))
     }
 
-    /// Offers the request. For the thread that has it.
+    /// Offers the request. Only the thread that owns it calls this.
     pub(crate) fn offer(&self) {
         self.0.store(false, Ordering::Release);
     }

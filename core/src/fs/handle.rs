@@ -44,7 +44,7 @@ mod way {
     pub(super) const NOWAIT: u8 = 0;
     /// As plain reads: the file is in memory.
     pub(super) const PLAIN: u8 = 1;
-    /// Never: reads are not tried.
+    /// Reads are never tried.
     pub(super) const NEVER: u8 = 2;
 }
 
@@ -219,7 +219,7 @@ impl File {
                 self.0.way.store(way, Ordering::Relaxed);
             }
             libc::ENOSYS | libc::EPERM => IS_REFUSED.store(true, Ordering::Relaxed),
-            // Not in memory, or an error.
+            // The data is not in memory, or there was an error.
             _ => {}
         }
     }

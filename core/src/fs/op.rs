@@ -94,7 +94,7 @@ pub unsafe trait Steps: Send + 'static {
 pub struct Op<O: Operation> {
     state: State<O>,
     pub(super) turns: Turns,
-    /// Nothing is tried on the polling thread.
+    /// The operation is never tried on the polling thread.
     never_inline: bool,
     is_background: bool,
     /// No path has a NUL, and the options fit: else the operation ends with `EINVAL`.
@@ -241,8 +241,8 @@ impl<O: Operation> Op<O> {
     /// in order. So another operation finds at most one of them before it for each thread, and none
     /// in the line.
     ///
-    /// It has no effect on a read that is in memory, which the polling thread executes at once, or
-    /// on an operation that has begun.
+    /// This has no effect on a read that is in memory, which the polling thread executes at once,
+    /// or on an operation that has begun.
     ///
     /// ```
     /// use uringlet::fs::File;
@@ -267,7 +267,7 @@ impl<O: Operation> Op<O> {
     /// effect on an operation of a file that has an `Fs` already, or that has begun.
     pub fn on(self, fs: &Fs) -> Self {
         if let State::Lazy(operation) = &self.state {
-            // It may have one already.
+            // The operation may have an engine already.
             let _ = operation.home().set(fs.clone());
         }
         self
@@ -377,7 +377,7 @@ impl<O: Operation> Op<O> {
     fn begun(&self, mut operation: O, notify: i32) -> State<O> {
         if operation.home().get().is_none() {
             match Fs::global() {
-                // Another thread may have been first, with the same one.
+                // Another thread may have set the same engine first.
                 Ok(fs) => drop(operation.home().set(fs)),
                 Err(errno) => return State::Ended(operation, errno),
             }

@@ -20,12 +20,12 @@ use crate::sqe::Sqe;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Direct {
-    /// They use the page cache.
+    /// Transfers use the page cache.
     #[default]
     Off,
-    /// They bypass the page cache if the file system can: [`File::alignment`] tells.
+    /// Transfers bypass the page cache if the file system can: [`File::alignment`] tells.
     Try,
-    /// They bypass the page cache; opening fails with `EINVAL` if the file system cannot.
+    /// Transfers bypass the page cache; opening fails with `EINVAL` if the file system cannot.
     Require,
 }
 

@@ -133,7 +133,7 @@ impl fmt::Debug for Pool {
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Take {
     pool: Pool,
-    /// Its number among the waiting tasks.
+    /// The number of the operation among the waiting tasks.
     number: Option<u64>,
     turns: Turns,
 }

@@ -102,7 +102,7 @@ impl Wide {
         let errno = io::Error::from_raw_os_error;
         let Alignment { memory, offset: granule } = file.granules();
         let begin = range.start - range.start % granule as u64;
-        // Both are below 2^63 plus the alignment.
+        // Both values are below 2^63 plus the alignment.
         let length = usize::try_from(range.end.next_multiple_of(granule as u64) - begin);
         let enough = usize::try_from(range.end - begin).map_err(|_| errno(libc::EINVAL))?;
         let length = length.map_err(|_| errno(libc::EINVAL))?;
@@ -148,7 +148,7 @@ impl ReadRanges {
 
     /// Begins to read. Ranges that are in memory are read now, as many as other tasks can wait for.
     fn begin(&mut self, spent: &mut Spent) -> io::Result<()> {
-        /// The rest is handed over.
+        /// The other ranges are handed over.
         const INLINE: u32 = 64;
         let invalid = |range: &Range<u64>| range.start > range.end || range.end > i64::MAX as u64;
         if self.ranges.iter().any(invalid) {
@@ -272,7 +272,8 @@ impl Awaited for ReadRanges {
             }
         } else {
             this.begin(spent)?;
-            // One more for this poll, which delays the wake-up until all were polled.
+            // This poll itself counts as one more read, which delays the wake-up until all were
+            // polled.
             let left = AtomicUsize::new(this.reads.len() + 1);
             let task = Mutex::new(context.waker().clone());
             let gather = Arc::new(Gather { left, task });
@@ -340,7 +341,7 @@ impl RangeChunks {
     /// dropped, no chunk is lost.
     ///
     /// # Errors
-    /// Each range has its own error: as [`File::read_ranges`].
+    /// Each range has an error of its own: as [`File::read_ranges`].
     pub async fn next(&mut self) -> Option<(usize, io::Result<Chunk>)> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
@@ -433,7 +434,7 @@ impl RangeChunks {
     }
 }
 
-/// The same error, for another range.
+/// A copy of the error, for another range.
 fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }

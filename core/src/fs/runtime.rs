@@ -106,7 +106,7 @@ impl DrivingTask {
                 let mut comes = false;
                 loop {
                     match events.poll_read_ready(context) {
-                        // Each completion is an edge: the eventfd is not read here.
+                        // Each completion is an edge-triggered event: the eventfd is not read here.
                         Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
                         // The runtime is ending.
                         Poll::Ready(Err(_)) => return Poll::Ready(true),

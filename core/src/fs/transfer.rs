@@ -65,7 +65,8 @@ impl Span {
     pub(super) fn left(&self) -> (u64, usize, u64) {
         let done = self.done.get();
         let length = (self.length.get() - done).min(MAX_RW_COUNT);
-        // Not the offset that means "the file position": the kernel refuses a negative offset.
+        // The offset must not become the one that means "the file position": the kernel refuses a
+        // negative offset.
         let offset = self.offset.saturating_add(done as u64).min(1 << 63);
         (self.address.get() + done as u64, length, offset)
     }
@@ -182,7 +183,7 @@ unsafe impl<B: IoBuf + Send> Direction<B> for Out {
     }
 }
 
-/// When a transfer is complete, and its result.
+/// Decides when a transfer is complete, and what its result is.
 pub trait Amount: 'static {
     /// The result of the future, beside the buffer.
     type Count;

@@ -93,7 +93,7 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
     }
 
     fn request(&self) -> Sqe {
-        // Not the offset that means "the file position".
+        // The offset must not become the one that means "the file position".
         let offset = self.offset.min(1 << 63);
         // SAFETY: nobody changes the vectors any more.
         D::vectored(self.file.number(), unsafe { &*self.vectors.get() }, offset)

@@ -47,7 +47,7 @@ pub(super) fn errno_of(error: &io::Error) -> i32 {
 
 /// The type into which a file is read: bytes, or text.
 pub trait Contents: Sized + Send + 'static {
-    /// Makes it of a file's bytes.
+    /// Makes the output from a file's bytes.
     ///
     /// # Errors
     /// `InvalidData`: the bytes are not UTF-8.

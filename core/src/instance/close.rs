@@ -50,7 +50,7 @@ impl Instance {
                     .free_slots()
                     .each_held(|index| waiting |= !self.board.slot(index).forget_number(fds));
             }
-            // Afterwards: a request that was being tried is on the poller's list again, or the
+            // From here on, a request that was being tried is on the poller's list again, or the
             // poller has it.
             waiting |= self.threads.poller.keep_files(fds, gone, &mut copies);
             if !waiting {

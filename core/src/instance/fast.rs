@@ -335,7 +335,7 @@ mod tests {
                 let take = |_, user_data, result| ended = Some((user_data, result));
                 assert!(instance.wait_next(at % 2 == 0, take), "{round}");
                 assert_eq!(ended, Some((at, TEXT.len() as i64)), "{round}");
-                // Not executed before the wait.
+                // The reads must not be executed before the wait.
                 let read = buffers.iter().filter(|buffer| buffer[..] == *TEXT).count();
                 assert_eq!((read as u64, instance.unreaped() as u64), (at + 1, 3 - at), "{round}");
             }

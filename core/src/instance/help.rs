@@ -236,7 +236,7 @@ impl Instance {
                 }
             }
         } else if !lanes.pool.is_empty() {
-            // These were left to a waiter, but not to one with a deadline.
+            // The program left these requests to a waiter, but this waiter has a deadline.
             self.call(Call::Worker);
         }
         lanes.cold.help_read(board, help, taker)

@@ -185,7 +185,7 @@ mod tests {
     fn begun(instance: &Arc<Instance>, file: &File) -> u32 {
         let inline = &instance.lanes().inline;
         loop {
-            // Never given back: a poll or the watchdog takes it.
+            // The baton is never given back: a poll or the watchdog takes it.
             inline.take_baton();
             submit(instance, file);
             match inline.pop_started(instance.board()) {

@@ -357,7 +357,8 @@ mod tests {
 
     const GIVEN_BACK: &str = "the device is busy";
 
-    /// No engine thread gets a CPU: the polling thread collects, and counts its eventfd up.
+    /// No engine thread gets a CPU: the polling thread collects completions, and counts its eventfd
+    /// up.
     #[test]
     fn a_thread_that_hands_over_and_polls_needs_no_other_thread() {
         let name = "a_thread_that_hands_over_and_polls_needs_no_other_thread";

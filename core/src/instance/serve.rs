@@ -178,7 +178,8 @@ impl Instance {
         // Once the interface is made, submitters hand over themselves.
         let stays_so = kernel.is_made() && !kernel.can_at_once();
         if by == Executor::Worker && nobody_comes && alone && direct && stays_so {
-            // One at a time: this thread is as fast as the way through the kernel and the poller.
+            // Requests are taken one at a time: this thread is as fast as the way through the
+            // kernel and the poller.
             if let Some(request) = kernel.pop(&self.board) {
                 return self.run_pooled(request);
             }

@@ -379,7 +379,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Nobody takes note of requests before they are pushed.
+    /// Returns true as long as no lane takes note of requests before they are pushed.
     #[inline]
     fn takes_no_note(&self) -> bool {
         #[cfg(feature = "faulty")]
@@ -435,7 +435,7 @@ impl Instance {
         let scope = self.kernel_scope();
         match router::route(&request.sqe, request.kind, scope, asked) {
             (Route::Cold, _) if !self.lanes.cold.is_possible() => (Route::Pool, false),
-            // Not worth a call: the request completes with its error.
+            // A request that was refused is not worth a call: it completes with its error.
             (Route::Kernel, _) if request.refused != 0 => (Route::Inline, false),
             chosen => chosen,
         }

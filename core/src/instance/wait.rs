@@ -37,7 +37,7 @@ pub struct WaitCondition<'a> {
 pub trait Alongside {
     /// The thread is about to sleep. Returns a descriptor that ends the sleep when it is readable,
     /// and an eventfd that is the thread's until [`rise`](Self::rise). `None`: the thread sleeps
-    /// without.
+    /// without descriptors.
     fn sit(&self) -> Option<[RawFd; 2]>;
 
     /// The sleep has ended. `ready`: the descriptor was readable.

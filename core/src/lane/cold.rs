@@ -123,7 +123,7 @@ impl ColdLane {
         let queues = self.queues.get().expect("made when the route was chosen");
         queues.untried.push(slots);
         if !waiters_come || queues.coming.len() >= coming_max() {
-            // No waiter tries these now: a worker does, when it comes to read.
+            // No waiter tries these reads now: a worker tries them when it comes to read.
             queues.leave_to_workers();
         }
     }
@@ -222,7 +222,7 @@ impl ColdLane {
         true
     }
 
-    /// No other thread can: takes a read for the submitter.
+    /// Takes a read for the submitter, if no other thread can execute it.
     pub(crate) fn pop_for_submitter<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         let queues = self.queues.get()?;
         board.pop_started(&queues.untried).or_else(|| board.pop_started(&queues.coming))

@@ -104,7 +104,7 @@ impl CopyLane {
         }
     }
 
-    /// No other thread can: takes a request for the submitter.
+    /// Takes a request for the submitter, if no other thread can execute it.
     pub(crate) fn pop_for_submitter<'a>(
         &self,
         board: &'a Board,

@@ -243,8 +243,8 @@ impl InlineLane {
         (unsafe { board.in_hand(taken.slot) }, taken.number)
     }
 
-    /// Takes one certain request from the mailbox, if the slot is still `key`'s: the caller ends
-    /// it.
+    /// Takes one certain request from the mailbox, if the slot still has the key `key`: the caller
+    /// ends it.
     pub(crate) fn retract(&self, board: &Board, slot: u32, key: u64) -> bool {
         self.mailbox.remove(slot, || board.slot(slot).key() == key)
     }

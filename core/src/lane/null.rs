@@ -29,7 +29,7 @@ impl Null {
 
 impl Lane for Null {
     fn progress(&self) -> [Progress; 2] {
-        // Nothing is ever queued.
+        // No request is ever queued.
         [Progress::NOTHING; 2]
     }
 

@@ -87,7 +87,7 @@ fn time(
     let rate = board.ticks_per_us();
     let awake = slept.is_some() && sleeps() == slept;
     let ticks = if awake { ticks.min(rate) } else { ticks };
-    // It may be a stream meanwhile, and nothing was done.
+    // The file may be a stream by now, and nothing was done.
     if result != -libc::ESPIPE {
         descriptor::learn(fd, write, ticks, rate, u64::from(len));
     }
@@ -149,7 +149,7 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
     let ticks = sys::ticks().wrapping_sub(begin);
     descriptor::learn_sync(fd, ticks, board.ticks_per_us());
     sync_ended();
-    // Its file system may not be known yet.
+    // The file system of the descriptor may not be known yet.
     descriptor::prove(fd, true);
     (result, ticks)
 }

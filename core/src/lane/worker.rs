@@ -79,7 +79,7 @@ impl WorkerLane {
         }
     }
 
-    /// No thread can be made for these requests: they end with an error.
+    /// Ends these requests with an error, because no thread can be made for them.
     pub(crate) fn refuse(&self, board: &Board) {
         self.each(board, |request| {
             self.end(board, request, |request| {

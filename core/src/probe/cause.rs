@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::facts::MachineFacts;
 
-/// Why something was refused.
+/// The cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -66,7 +66,7 @@ pub struct Refusal {
     pub call: &'static str,
     /// The errno (positive).
     pub errno: i32,
-    /// Why.
+    /// The cause of the refusal.
     pub cause: Cause,
     /// The cause in words, with the numbers that matter.
     pub words: String,

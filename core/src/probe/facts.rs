@@ -123,7 +123,7 @@ impl MachineFacts {
                 ..Limit::new("RLIMIT_NPROC", "processes and threads of this user, seen from here")
             },
             nofile: Limit {
-                // One of them is the folder itself, open for reading.
+                // One of the entries is the folder itself, open for reading.
                 used: read_dir("/proc/self/fd").ok().map(|list| list.count() as u64 - 1),
                 limit: resource(libc::RLIMIT_NOFILE),
                 ..Limit::new("RLIMIT_NOFILE", "descriptors of this process")

@@ -27,11 +27,11 @@ const ALIGNMENTS: [u32; 2] = [512, 4096];
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// It works.
+    /// Such requests work.
     Works,
     /// The call was refused.
     Refused(Refusal),
-    /// It could not be tried, because this earlier step failed.
+    /// The step could not be tried, because this earlier step failed.
     Untried(&'static str),
 }
 
@@ -72,7 +72,7 @@ pub enum Asynchrony {
     Unclear(Timing),
     /// The reads failed.
     Refused(Refusal),
-    /// It could not be tried, because this earlier step failed.
+    /// The step could not be tried, because this earlier step failed.
     Untried(&'static str),
 }
 

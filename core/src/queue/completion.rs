@@ -19,7 +19,7 @@ use crate::lazy_zeroed::{Zero, Zeros};
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Mutex, Ordering, Patience, UnsafeCell};
 
-/// No thread publishes.
+/// The state in which no thread publishes.
 const IDLE: u32 = 0;
 /// A thread publishes, and the list is empty.
 const BUSY: u32 = 1;
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn completions_are_reaped_in_order_over_many_laps() {
         let queue = Completions::new(Ring::cqes(3), 3);
-        // One by one, and several at a time.
+        // Reserves places one by one, and several at a time.
         let parts = [[0..1, 1..2, 2..3], [0..3, 3..3, 3..3], [0..1, 1..3, 3..3]];
         for lap in 0..20u64 {
             for slots in parts[lap as usize % parts.len()].iter().filter(|slots| !slots.is_empty())

@@ -6,7 +6,7 @@ use crate::sync::{AtomicU32, Ordering};
 #[cfg(loom)]
 use crate::sync::{Mutex, lock};
 
-/// Why a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SleepEnd {
     /// There may be completions: check again.
@@ -54,7 +54,7 @@ impl Sleep {
     }
 }
 
-/// The same with loom's types.
+/// The same type with loom's atomics.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Sleep {

@@ -33,7 +33,7 @@ mod phase {
     pub(super) const POPPED: u32 = 0x10;
     /// Bit of a cancelled request: its completion was reaped.
     pub(super) const REAPED: u32 = 0x20;
-    /// One use of the slot.
+    /// The step of the use count.
     pub(super) const USE: u32 = 0x40;
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Expect {
-    /// Nothing: the request sleeps, or waits for something.
+    /// No end can be expected: the request sleeps, or waits for something.
     Nothing = 0,
     /// A worker executes the request. It ends soon, unless its file system hangs.
     Perhaps = 1 << 30,

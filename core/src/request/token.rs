@@ -224,7 +224,7 @@ impl<'a> Requests<'a> {
         Self { numbers: &self.numbers[..count], ..self }
     }
 
-    /// Each request with the number of its slot.
+    /// Iterates over the requests and the numbers of their slots.
     pub(crate) fn iter(self) -> impl Iterator<Item = (u32, &'a Request)> + Clone {
         self.numbers.iter().map(move |&number| {
             // SAFETY: the batch has it in hand, and is borrowed.

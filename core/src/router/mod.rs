@@ -51,7 +51,7 @@ pub(crate) trait Ask {
 /// The requests that the kernel lane takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KernelScope {
-    /// No requests.
+    /// The router has given no requests.
     Nothing,
     /// Direct reads and writes, for which the kernel is truly asynchronous.
     Direct,
@@ -69,7 +69,7 @@ pub(crate) struct Router {
     pub(crate) holder_spin: Spin,
     /// Workers that execute beside the program.
     pub(crate) beside: Beside,
-    /// Writes that were executed at their submits: about.
+    /// The approximate number of writes that were executed at their submits.
     at_submits: AtomicU64,
 }
 
@@ -122,7 +122,8 @@ pub(crate) fn coming_max() -> usize {
 /// The thread to call for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// None: a thread is there, or one of the program will come. The watchdog checks that.
+    /// No thread is called: one is there, or one of the program will come. The watchdog checks
+    /// that.
     Nobody,
     /// A thread that sleeps for completions.
     Waiter,

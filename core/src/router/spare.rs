@@ -42,7 +42,7 @@ impl Pause {
 /// What is known about this process's idle CPUs.
 #[derive(Debug)]
 pub(crate) struct SpareCpus {
-    /// No CPU was idle a moment ago.
+    /// The pause after a check that found no idle CPU.
     busy: Pause,
     /// Workers that execute beside the program, or were called for that.
     beside: AtomicUsize,
@@ -83,7 +83,7 @@ pub(crate) struct Beside {
     at_most: usize,
     /// The time in ticks at which a worker was called that has not come yet; else 0.
     called: AtomicU64,
-    /// A worker had too little to do.
+    /// The pause after a worker had too little to do.
     idle: Pause,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct Seat<'a> {
     called: u64,
 }
 
-/// Why a worker beside the program left.
+/// The reason why a worker beside the program left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// The worker came late, or was preempted.

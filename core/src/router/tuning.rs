@@ -34,7 +34,7 @@ pub(crate) const FRESH_EVERY: u32 = 64;
 /// A slow hand-over is tried again after about this many requests.
 pub(crate) const SUBMIT_AGAIN_EVERY: u64 = 256;
 
-// When a request counts as large.
+// The sizes from which a request counts as large.
 
 /// Copies from this size on take long enough to be worth another thread, in bytes.
 pub(crate) const LARGE: u32 = 256 << 10;
@@ -61,7 +61,7 @@ pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// preempted, on a busy machine for more than 0.1 s. A submitter without room waits a tenth of it
 /// for numbers of cancelled requests to leave their rings.
 pub(crate) const SOON_US: u64 = 1_000_000;
-/// The same for requests that a hung file system may hold up.
+/// The limit for requests that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
 /// A holder of the baton that is in one request for this long loses the baton to a poll.
 pub(crate) const STUCK_US: u64 = 20;
@@ -78,7 +78,7 @@ pub(crate) const COLLECT_EVERY_US: u64 = 5;
 /// The maximum number of reads that are on their way from the device: requests of others wait
 /// behind them. A worker serves other contexts after this many.
 pub(crate) const COMING_MAX: usize = 64;
-/// The same while fsyncs of this process are under way.
+/// The limit while fsyncs of this process are under way.
 pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
 
 // Fsyncs.

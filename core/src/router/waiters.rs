@@ -17,8 +17,8 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Nothing is known: most programs wait. If this one does not, the watchdog finds out at its
-    /// first request.
+    /// A state without knowledge: most programs wait. If this one does not, the watchdog finds out
+    /// at its first request.
     pub(crate) fn new() -> Self {
         Self {
             coming: AtomicI32::new(1),
@@ -41,7 +41,7 @@ impl Waiters {
         }
     }
 
-    /// No thread came.
+    /// Notes that no thread came.
     pub(crate) fn nobody_came(&self) {
         let now = self.coming.load(Ordering::Relaxed);
         if now > *COMING_COUNTS.start() {

@@ -196,7 +196,7 @@ impl Region {
     /// afterwards.
     ///
     /// # Errors
-    /// Those of fcntl(2); nothing has changed then.
+    /// The errors of fcntl(2); nothing has changed then.
     pub fn pass_on(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         // SAFETY: passes no address.
@@ -214,7 +214,8 @@ impl Region {
     /// descriptor ([`Region::pass_on`]).
     ///
     /// # Errors
-    /// Those of open(2), fcntl(2) and mmap(2); `InvalidData` if the file is none of ours.
+    /// The errors of open(2), fcntl(2) and mmap(2); `InvalidData` if the file is not a region of
+    /// uringlet.
     pub(crate) fn join(path: &Path) -> io::Result<Self> {
         let inherited = |error| {
             let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());

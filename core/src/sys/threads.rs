@@ -57,7 +57,7 @@ pub(crate) fn restore_signals(mask: u64) {
 pub struct Uncancelable(i32, PhantomData<*const ()>);
 
 impl Uncancelable {
-    /// Makes one for the calling thread.
+    /// Disables cancellation of the calling thread.
     pub fn new() -> Self {
         Self(Self::exchange(1), PhantomData)
     }

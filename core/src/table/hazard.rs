@@ -61,7 +61,7 @@ fn mine() -> Option<&'static Hazard> {
 pub extern "C" fn prepare_readers() {
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
-        // Several threads may come here, and not all may be permitted to.
+        // Several threads may call this at the same time, and not all may be permitted to.
         if sys::membarrier_register() {
             LIGHT.store(true, Ordering::SeqCst);
             FENCE.store(false, Ordering::SeqCst);

@@ -77,8 +77,8 @@ impl PollerState {
         gone.into_iter().for_each(|fd| self.unwatch(fd));
     }
 
-    /// Another thread watches a context's eventfd. If the poller was told of it twice, it keeps
-    /// watching.
+    /// Another thread watches a context's eventfd. If the poller was told of the eventfd twice, it
+    /// keeps watching.
     fn let_go_of_kernel(&mut self, events: RawFd) {
         if let Some(at) = self.kernels.iter().position(|&(_, fd)| fd == events) {
             self.kernels.swap_remove(at);
@@ -327,7 +327,7 @@ impl Poller {
         let result = unsafe { exec::execute(&mut request, Mode::StreamNoWait) };
         board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
         match -result {
-            // Nothing to read yet, or another thread was quicker.
+            // The file has no data yet, or another thread was quicker.
             libc::EAGAIN => self.put_back(waiting, request),
             // RWF_NOWAIT is not supported here, or a sandbox refuses it: the request needs a worker
             // of its own.

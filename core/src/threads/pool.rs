@@ -36,7 +36,7 @@ pub(crate) struct WorkerPool {
     spin: Spin,
     /// The time that requests of the pool lane take, in ticks: a moving average.
     typical: AtomicU64,
-    /// No thread could be made, and there is none.
+    /// No thread could be made, and the pool has none.
     helpless: AtomicBool,
 }
 
@@ -422,7 +422,7 @@ mod tests {
         let tick = TICK.as_micros() as u64 * ticks_per_us();
         state.let_go(&first, tick);
         assert_eq!((state.active(&first), state.counted()), (0, WORKERS_MAX - 40));
-        // Its workers' places belong to another context now, whose workers wait, too.
+        // The places of its workers belong to another context now, whose workers wait, too.
         for _ in 0..40 {
             state.alive += 1;
             turns.push((&second, state.begins(&second)));
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(state.counted(), WORKERS_MAX, "a moment is not a tick");
         state.let_go(&third, 4 * tick);
         assert_eq!((state.active(&second), state.counted()), (0, 0));
-        // Each comes back once.
+        // Each worker comes back once.
         state.alive += 1;
         turns.push((&second, state.begins(&second)));
         assert_eq!((state.active(&second), state.counted()), (1, 1));

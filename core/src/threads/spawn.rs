@@ -14,7 +14,7 @@ const THREAD_BYTES: usize = 256 * 1024;
 /// Makes the threads of one set.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawner {
-    /// Their CPUs; none if the scheduler chooses.
+    /// The CPUs of the thread; `None` if the scheduler chooses.
     cpus: Option<CpuSet>,
     /// For tests: threads are not started, as if they never got a CPU.
     #[cfg(test)]

@@ -24,7 +24,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The requests of this context.
     fn board(&self) -> &Board;
 
-    /// Its place in the pool for this work.
+    /// The place of this context in the pool for this work.
     fn entry(&self, work: Work) -> &PoolEntry;
 
     /// The maximum number of workers that serve it at a time.
@@ -102,7 +102,7 @@ pub(crate) enum Activity {
 pub(crate) struct Watched {
     /// The progress of each part.
     pub(crate) words: [u64; WATCHED_PARTS],
-    /// Checks that have found nothing to do.
+    /// The number of checks that have found nothing to do.
     pub(crate) quiet: u32,
     /// Of a placed context: checks for which no worker could be made.
     pub(crate) starved: u32,

@@ -35,7 +35,7 @@ impl Watchdog {
     pub(crate) fn add(&'static self, tenant: &Arc<dyn Tenant>) {
         let watched = Watched { words: tenant.words(), quiet: 0, starved: 0, refused: 0 };
         let mut state = lock(&self.state);
-        // Not kept alive: a dropped context ends at once.
+        // The watchdog does not keep a context alive: a dropped context ends at once.
         state.watched.push((Arc::downgrade(tenant), watched));
         let (make, wake) = (!state.alive, state.resting);
         state.alive = true;

@@ -50,7 +50,8 @@ impl Handover {
     pub fn run(&self, mut hand_over: impl FnMut() -> bool, mut has_room: impl FnMut() -> bool) {
         while self.ready() > 0 && !self.busy.swap(true, Ordering::AcqRel) {
             let all = hand_over();
-            // Not a plain store: an exchange sees what a thread has added that found this one here.
+            // An exchange is needed instead of a plain store: it sees what a thread has added that
+            // found this thread here.
             self.busy.swap(false, Ordering::AcqRel);
             if !all {
                 // A thread that makes room comes by, but has found this one here.

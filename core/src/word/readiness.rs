@@ -1,4 +1,4 @@
-//! When a descriptor has to be changed so that it is readable while there are completions.
+//! Decides when a descriptor has to be changed, so that it is readable while there are completions.
 //!
 //! The descriptor is an eventfd. Keeping it true costs two system calls for each time that a queue
 //! fills and empties, and most programs never look. So it is kept only while there are watchers:

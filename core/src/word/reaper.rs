@@ -285,7 +285,7 @@ mod loom_models {
                 let after = Cell::new(false);
                 let stay_up = || {
                     after.set(other.is_free());
-                    // It stays registered, as a sleeping thread does.
+                    // The thread stays registered, as a sleeping thread does.
                     while !leaver_has_looked.load(Ordering::Acquire) {
                         thread::yield_now();
                     }

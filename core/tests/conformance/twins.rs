@@ -16,7 +16,7 @@ use crate::common::{
     LONG, bounded, builder, create, from_env, pattern, push, reap_all, skip, wait_for, wait_until,
 };
 
-/// Each with one transfer at a time, in a range of the file of its own.
+/// Each lane makes one transfer at a time, in a range of the file of its own.
 const LANES: usize = 8;
 /// The parts of a lane, so that a part of it can be transferred.
 const UNITS: usize = 4;
@@ -214,7 +214,7 @@ impl Program {
         }
     }
 
-    /// Nothing is in flight afterwards.
+    /// Waits until nothing is in flight.
     fn finish(&mut self) {
         while !self.doing.is_empty() {
             self.submit();

@@ -66,7 +66,7 @@ fn lets_others_run<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> bool
         match poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(_) => ready += 1,
             Poll::Pending if woken.here.load(Ordering::Relaxed) > before => return true,
-            // Another thread has what it waits for.
+            // Another thread has the result that the task waits for.
             Poll::Pending => {
                 while !woken.any.swap(false, Ordering::Acquire) {
                     thread::park();

@@ -28,7 +28,7 @@ fn operations_in_the_background_are_few_among_the_others_and_go_in_order() {
                 let read = || pipe.read_at([0; 1], 0).on(&fs).background().submit();
                 let mut reads: Vec<_> = (0..20).map(|_| read()).collect();
                 assert_eq!(fs.in_flight(), (few, 20 - few));
-                // Others go before, whatever their number and kind.
+                // Other operations go before, whatever their number and kind.
                 for round in 0..20 {
                     assert_eq!(fs::read(&path).on(&fs).await.unwrap(), data);
                     let file = File::options().read(true).write(true).open(&path).on(&fs).await;
@@ -40,7 +40,7 @@ fn operations_in_the_background_are_few_among_the_others_and_go_in_order() {
                 while fs.in_flight() != (few, 20 - few) {
                     std::thread::yield_now();
                 }
-                // One is withdrawn at the gate; and one that has passed it makes room.
+                // One read is withdrawn at the gate; one that has passed the gate makes room.
                 drop(reads.pop());
                 let error = reads.pop().unwrap().cancel().await.0.unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
@@ -114,7 +114,7 @@ fn batches_in_the_background_let_others_go_before() {
     let apart = Coalesce { gap: 0, max: 0 };
     let mut chunks = file.read_ranges(&ranges, apart).background().each();
     while let Poll::Ready(Some((number, chunk))) = chunks.poll_next(&mut context) {
-        // It was in memory.
+        // The data was in memory.
         assert_eq!(chunk.unwrap()[..], data[3000 * number..][..1000]);
     }
     assert_eq!(own.in_flight().0, 1);
@@ -143,7 +143,7 @@ fn what_the_engine_refuses_in_the_background_lets_the_next_one_pass() {
         let own = Fs::builder().faulty(faults).build().unwrap();
         let looks: Vec<_> =
             (0..50).map(|_| fs::metadata(named.path()).on(&own).background().submit()).collect();
-        // Each of them ends, whatever the result.
+        // Each operation ends, whatever the result.
         looks.into_iter().for_each(|look| drop(in_time("metadata", look)));
         settle(&own);
     }

@@ -132,7 +132,7 @@ mod with_tokio {
         }
     }
 
-    /// Each future is dropped after its first poll now and then.
+    /// The test drops each future after its first poll now and then.
     #[cfg(feature = "faulty")]
     #[test]
     fn reads_that_are_dropped_lose_nothing() {

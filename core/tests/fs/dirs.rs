@@ -68,7 +68,7 @@ fn names_are_relative_to_the_directory_that_was_opened_wherever_it_moves() {
                 below.remove_file(name).await.unwrap();
             }
             dir.remove_dir("below").await.unwrap();
-            // It exists as long as it is open, and is empty.
+            // The directory exists as long as it is open, and is empty.
             assert_eq!(errno(below.create("x").await), Some(libc::ENOENT));
             assert_eq!(std::fs::read_dir(&before).unwrap().count(), 0);
             assert_eq!(std::fs::read_dir(&after).unwrap().count(), 2);
@@ -114,7 +114,7 @@ fn whole_files_are_relative_to_the_directory_wherever_it_moves() {
             for (at, (found, expected)) in refused.into_iter().enumerate() {
                 assert_eq!(found, Some(expected), "{at}");
             }
-            // No file is left beside it.
+            // No file is left beside the new one.
             let names = std::fs::read_dir(&after).unwrap().map(|entry| entry.unwrap().file_name());
             let mut names: Vec<_> = names.collect();
             names.sort();
@@ -159,7 +159,7 @@ fn a_directory_refuses_as_the_system_calls_do() {
             for (at, (found, expected)) in refused.into_iter().enumerate() {
                 assert_eq!(found, Some(expected), "{at}");
             }
-            // It is no directory.
+            // The path is no directory.
             let file =
                 Dir::from(std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
             assert_eq!(errno(file.create("x").await), Some(libc::ENOTDIR));
@@ -185,7 +185,7 @@ fn what_a_directory_opens_has_the_engine_of_the_operation() {
     assert_eq!(errno(below.read("x").wait()), late);
     assert_eq!(errno(below.replace("x", "").wait().0), late);
     assert_eq!(errno(file.metadata().wait()), late);
-    // It had no engine itself, and takes the process's.
+    // The directory had no engine itself, and takes the process's.
     dir.open_dir("below").wait().unwrap();
 }
 

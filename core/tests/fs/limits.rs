@@ -245,7 +245,7 @@ fn a_request_that_is_withdrawn_passes_the_next_one_on() {
         while fs.in_flight() != (0, 0) {
             std::thread::yield_now();
         }
-        // No operation with bytes has room until this one ends.
+        // No operation with bytes has room until this read ends.
         let full = File::from(reader).read_at(vec![0u8; LIMIT], 0).on(&fs).submit();
         let large: Vec<_> =
             (0..withdrawn).map(|_| file.read_at(vec![0; 2 * LIMIT], 0).submit()).collect();

@@ -164,14 +164,14 @@ fn what_never_ends_is_waited_for_only_so_long() {
         executor.run(async move {
             let error = file.drain(short).await.unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-            // Another file of the same `Fs` does not wait for it.
+            // Another file of the same `Fs` does not wait for that operation.
             regular.drain(LONG).await.unwrap();
             fs.drain().timeout(LONG).await.unwrap();
         });
     });
     let error = fs.shutdown(short).wait().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    // Nothing begins any more, in memory or not.
+    // No operation begins any more, in memory or not.
     for read in [regular.read_at(vec![0; 10], 0), regular.read_at(vec![0; 10], 0).forced_async()] {
         let BufResult(result, buffer) = read.wait();
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ESHUTDOWN));
@@ -210,7 +210,7 @@ fn a_detached_operation_counts_once_whenever_it_ends() {
     }
     fs.drain().timeout(LONG).wait().unwrap();
     file.drain(LONG).wait().unwrap();
-    // No count is below zero.
+    // No counter falls below zero.
     file.read_at([0u8; 1], 0).forced_async().detach();
     fs.drain().timeout(LONG).wait().unwrap();
     fs.shutdown(LONG).wait().unwrap();

@@ -247,7 +247,7 @@ impl Disk {
 fn serve_one(channel: &File, folder: &Mutex<Folder>) {
     let Some(request) = Request::read(channel, WRITE_MAX).unwrap() else { return };
     if let FORGET | BATCH_FORGET | INTERRUPT = request.opcode() {
-        // Nobody waits for an answer.
+        // No answer is expected for this request.
         return;
     }
     let mut folder = folder.lock().unwrap();
@@ -396,7 +396,7 @@ fn a_replacement_that_leaves_out_a_step_is_found_by_a_power_cut() {
     let rename = |path: &Path| std::fs::rename(&staged, path);
     // In place.
     assert!(found(&|path| write(path)?.sync_all().and_then(|()| sync_folder())).0);
-    // No fsync of the file, a late one, and no fsync of the folder.
+    // The file is lost without its fsync, with a late fsync, or without the folder's fsync.
     assert!(
         found(&|path| write(&staged).and_then(|_| rename(path)).and_then(|()| sync_folder())).0
     );

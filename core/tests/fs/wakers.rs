@@ -116,7 +116,7 @@ fn a_task_is_woken_once_by_its_last_waker() {
             assert!(woken <= 1, "woken {woken} times");
         }
     };
-    // Each in a thread of its own, whose budget is not used up: no read is deferred.
+    // Each read runs in a thread of its own, whose budget is not used up: no read is deferred.
     for number in 0..300 {
         std::thread::scope(|scope| _ = scope.spawn(|| round(number)));
     }

@@ -1,7 +1,7 @@
 //! liburing's functions (liburing.h, and their manual pages), over rings of this library or of the
 //! kernel. They use a ring's memory, and make the same calls as the original.
 //!
-//! None of them sets errno: errors are negative errnos.
+//! None of these functions sets errno: errors are negative errnos.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};

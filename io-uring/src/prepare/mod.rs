@@ -24,7 +24,7 @@ type CallOf = fn(&Fields) -> Result<Call, i32>;
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     Nop(i32),
-    /// The engine has it. With a registered buffer: its number.
+    /// The engine executes this entry. With a registered buffer: its number.
     Engine(Sqe, Option<u16>),
     /// The engine has it, once the iovecs were copied. With a registered buffer: its number.
     Vectored(Sqe, Option<u16>),

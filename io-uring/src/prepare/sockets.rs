@@ -168,7 +168,7 @@ pub(super) fn of_header(fields: &Fields) -> Made {
     if to != 0 && to_len < 0 {
         return Err(-libc::EINVAL);
     }
-    // One that goes on has the name in its buffer.
+    // A multishot has the name in its buffer.
     let room = if to == 0 && !is_multishot(fields) { 0 } else { to_len.min(NAME_MAX as i32) };
     let name = if is_send && room > 0 { self::name(to, room)? } else { Name::default() };
     if selects(fields) && count > 1 {

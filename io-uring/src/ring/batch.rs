@@ -30,7 +30,7 @@ pub(super) struct Batch {
     /// submitted.
     pub(super) taken: u32,
     pub(super) consumed: u32,
-    /// No further entry is taken.
+    /// The batch takes no further entry.
     pub(super) is_over: bool,
     /// Entries that borrow memory. A single one needs no allocation; more are rare.
     first: Option<Prepared>,

@@ -64,7 +64,7 @@ impl Locked<'_> {
             | Stage::Engine
             | Stage::Poll(_)
             | Stage::Timer(_) => true,
-            // It can be cancelled again until its completion is posted, as in the kernel.
+            // The timeout can be cancelled again until its completion is posted, as in the kernel.
             Stage::Ends => !matches!(request.opcode, op::TIMEOUT | op::LINK_TIMEOUT),
             _ => false,
         };

@@ -132,7 +132,7 @@ impl Locked<'_> {
         if let Some(edges) = self.request(at).edges.take() {
             service::unwatch(edges.poll, self.key(at), Arc::as_ptr(self.core).addr());
         }
-        // Not copied: most stages have no data.
+        // The stage is not copied: most stages have no data.
         match &self.request(at).stage {
             &Stage::Poll(poll) => {
                 service::unwatch(poll, self.key(at), Arc::as_ptr(self.core).addr())
@@ -273,7 +273,8 @@ impl Locked<'_> {
         self.state.completions.flush(&self.core.counts, &*self.core.memory);
     }
 
-    /// Another process may make room in the ring, and wait for completions outside of it.
+    /// Posts later. Another process may make room in the ring, and wait for completions outside of
+    /// it.
     #[inline]
     pub(super) fn flush_later(&mut self) {
         let State { sharing, completions, .. } = &*self.state;

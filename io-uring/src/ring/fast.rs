@@ -77,7 +77,7 @@ impl Locked<'_> {
         self.state.chains.begun();
     }
 
-    /// It has ended.
+    /// Ends the attempt with a completion.
     fn end(&mut self, cqe: Cqe) {
         self.state.chains.ended();
         self.post(cqe, false);

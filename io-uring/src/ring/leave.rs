@@ -32,7 +32,7 @@ impl Core {
                 break;
             }
             if hangs {
-                // Its thread ends it at some time; the memory stays until then.
+                // The request's own thread ends it at some time; the memory stays until then.
                 std::mem::forget(Arc::clone(instance));
                 return;
             }

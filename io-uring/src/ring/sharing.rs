@@ -84,7 +84,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Nothing is in flight any more: another process may submit.
+    /// This process has nothing in flight any more: another process may submit.
     pub(super) fn release(&mut self) {
         let (core, state) = (self.core, &mut *self.state);
         let is_idle = core.taken.load(Ordering::Relaxed) == core.ended()

@@ -60,7 +60,7 @@ impl Locked<'_> {
         let refused = self.request(at).refused;
         let result = match tried {
             Tried::Done(result) => Some(result),
-            // Its thread has ended meanwhile, or the ring has.
+            // The request's thread has ended meanwhile, or the ring has.
             _ if refused != 0 || is_over => Some(-libc::ECANCELED),
             Tried::Waits => self.wait_for_socket(at),
             Tried::Sleeps => self.sleep(at),

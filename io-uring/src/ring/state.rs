@@ -37,7 +37,7 @@ fn marked(kind: usize) -> *const Core {
     MARKS.with(|marks| marks[kind].get())
 }
 
-/// Has this thread the lock of some ring, or does it wait for one?
+/// Has this thread the lock of any ring, or does it wait for one?
 pub(super) fn is_any_held_here() -> bool {
     !marked(HELD).is_null()
 }
@@ -71,7 +71,7 @@ pub(crate) struct State {
     pub(super) more_follow: bool,
     /// A batch is not finished: the consequences of its entries wait.
     pub(super) is_in_batch: bool,
-    /// Cancels that ask the engine: nothing is started before they are answered.
+    /// The number of cancels that ask the engine: nothing is started before they are answered.
     pub(super) asking: u32,
     /// Requests that the engine has, by what may overtake them: [`Overtaken`].
     pub(super) in_front: [u32; 2],
@@ -283,7 +283,7 @@ impl Core {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// One is added to a counter that is changed under the lock only.
+    /// Adds to a counter that is changed under the lock only.
     fn count(counter: &AtomicU32, more: u32) {
         let count = counter.load(Ordering::Relaxed).wrapping_add(more);
         counter.store(count, Ordering::Release);

@@ -106,7 +106,7 @@ impl Locked<'_> {
         let request = self.request(at);
         (request.refused, request.thread) = (refused, thread);
         let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
-        // Not the flag of an entry that no ring accepts.
+        // The flag does not count in an entry that no ring accepts.
         let drains = request.flags & iosqe::DRAIN != 0;
         if refused != 0 && head != NONE {
             // The chain is assembled to its end, and fails as a whole.

@@ -431,7 +431,7 @@ impl Model {
         }
     }
 
-    /// Nothing is left in the ring.
+    /// Checks that nothing is left in the ring.
     fn is_empty(&mut self) {
         assert!(!self.core.handover.waits_for_room());
         assert_eq!((self.core.handover.ready(), self.core.counts.outside()), (0, 0));
@@ -445,7 +445,7 @@ impl Model {
         });
     }
 
-    /// Each entry has its completions, in their order.
+    /// Checks that each entry has its completions, in their order.
     fn check(&self) {
         // The index of the last completion, by entry.
         let mut last: HashMap<usize, usize> = HashMap::new();

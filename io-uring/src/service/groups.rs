@@ -128,8 +128,8 @@ impl Groups {
             // Under numbers that programs do not expect.
             let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
                 Some(own) => {
-                    // Not closed as the program's: that asks all rings, and their locks may be held
-                    // by threads that wait for this one.
+                    // The descriptor is not closed as the program's: that asks all rings, and their
+                    // locks may be held by threads that wait for this one.
                     sys::close(fd);
                     own
                 }

@@ -48,7 +48,8 @@ impl Record {
         self.taken();
     }
 
-    /// Its last completion is about to be written to a place of the completion queue.
+    /// The last completion of the request is about to be written to a place of the completion
+    /// queue.
     pub(crate) fn post(&self, place: u32) {
         self.state.store(POSTING | u64::from(place), Ordering::Release);
     }

@@ -207,7 +207,7 @@ fn is_in_function(place: usize) -> bool {
 pub(super) struct Jumps {
     text: Range<usize>,
     sites: Vec<Site>,
-    /// No call of this text is left for a filter.
+    /// No call in this range of code needs the filter.
     pub(super) are_all: bool,
 }
 
@@ -470,7 +470,7 @@ mod tests {
         // Loaded into another register, which is an argument or not.
         let into = |code| sites(&text(&[&[code, 0xaa, 0x01, 0, 0], &[0xc3], &of(1)])).1;
         assert_eq!([0xbb, 0xbd, 0xbf].map(into), [false, false, true]);
-        // Its number is an argument.
+        // The number of the call is an argument.
         assert!(!sites(&text(&[&[0x48, 0x89, 0xf8], &CALL])).1);
         // close(2) and mmap(2) are replaced, too, and no other call.
         assert_eq!([3, 9, 1].map(|number| sites(&of(number)).0.len()), [1, 1, 0]);

@@ -1,7 +1,6 @@
 //! A buffer of one block, aligned as direct I/O needs it, for every runtime.
 //!
-//! Each runtime has traits of its own for the same thing: the memory does not move while its owner
-//! does.
+//! The trait for a buffer in each runtime: the memory does not move while its owner does.
 
 use std::mem::MaybeUninit;
 

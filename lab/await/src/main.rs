@@ -26,7 +26,7 @@ use self::rows::{Measured, Row};
 struct Arguments {
     /// A file on the file system that is to be measured, made if it is not there.
     file: PathBuf,
-    /// Its size in MiB.
+    /// The size of the file in MiB.
     #[arg(long, default_value_t = 2048)]
     size: u64,
     /// Rounds, of which the median counts.
@@ -65,7 +65,7 @@ struct Cell {
     column: Column,
     depth: usize,
     rounds: Vec<Measured>,
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     refused: Option<String>,
 }
 
@@ -112,7 +112,7 @@ fn main() -> Result<()> {
             }));
             for round in 0..arguments.rounds {
                 for at in 0..rows.len() {
-                    // Each round begins with another one.
+                    // Each round begins with another row.
                     let cell = &mut cells[first + (at + round) % rows.len()];
                     measure(&arguments, cell)?;
                 }

@@ -19,7 +19,7 @@ pub const BLOCK: usize = 4096;
 pub enum Column {
     /// In the page cache.
     Cached,
-    /// Not in the page cache, and read through it.
+    /// The block is not in the page cache, and is read through it.
     Cold,
     /// Read past the page cache.
     Direct,
@@ -88,7 +88,7 @@ impl Plan {
             hits_permille == 1000 || misses < (blocks - hot) / 2,
             "{misses} cold reads need a larger file"
         );
-        // Each cold block once, in an order without read-ahead.
+        // Each cold block is read once, in an order without read-ahead.
         let mut cold = std::collections::HashSet::new();
         let mut offsets = Vec::with_capacity(reads);
         for _ in 0..reads {
@@ -162,7 +162,7 @@ pub fn advise(file: &impl std::os::fd::AsRawFd, advice: i32) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) };
 }
 
-/// Which blocks are in the page cache (mincore(2)).
+/// The blocks in the page cache (mincore(2)).
 struct Resident(Vec<u8>);
 
 impl Resident {

@@ -223,7 +223,7 @@ pub const PERCENTILES: [f64; 17] = [
 pub struct LatencyFigure {
     /// Requests that were measured.
     pub samples: u64,
-    /// None for an engine without submit.
+    /// `None` for an engine without submit.
     pub submit: Option<SubmitFigure>,
     /// From the end of the submit (for a synchronous engine: the start of the call) to the reap.
     #[serde(flatten, with = "complete_us")]
@@ -323,7 +323,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Makes it for `depth` slots.
+    /// Makes the driver for `depth` slots.
     pub fn new(depth: usize) -> Self {
         let now = Instant::now();
         Self {

@@ -88,7 +88,7 @@ impl Engine {
         self.name().strip_prefix("uringlet:")?.parse().ok()
     }
 
-    /// Has it only one request in flight, whatever the depth?
+    /// Does the engine have only one request in flight, whatever the depth?
     pub fn is_synchronous(self) -> bool {
         matches!(self, Self::Psync | Self::PsyncAgain)
     }

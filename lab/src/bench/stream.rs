@@ -51,7 +51,7 @@ pub enum Offsets {
         /// Bytes per block.
         block: u64,
     },
-    /// One after the other, without end.
+    /// The blocks one after the other, without end.
     Sequential {
         /// Number of the next block.
         next: u64,
@@ -60,7 +60,7 @@ pub enum Offsets {
         /// Bytes per block.
         block: u64,
     },
-    /// Each at most once.
+    /// Each block at most once.
     Once(std::vec::IntoIter<u64>),
 }
 

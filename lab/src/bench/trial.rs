@@ -22,13 +22,13 @@ pub struct Trial {
     pub engine: Engine,
     /// Duplicates of the descriptor, for the engine that makes some.
     pub pool: Option<usize>,
-    /// Its requests.
+    /// The requests of the trial.
     pub load: Load,
     /// Requests in flight.
     pub depth: usize,
     /// How requests are handed over.
     pub manner: Manner,
-    /// The same for every engine of a line and round, so that all get the same offsets.
+    /// The seed is the same for every engine of a line and round, so that all get the same offsets.
     pub seed: u64,
     /// Different in every trial, so that a missing write is detected.
     pub pattern: u64,

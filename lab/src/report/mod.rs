@@ -307,7 +307,8 @@ pub struct Group {
 #[derive(Clone, Debug, Default)]
 pub struct Bar {
     pub label: String,
-    /// One after the other: number of the key, and length. Empty if it was not measured.
+    /// The parts, one after the other: the number of the key, and the length. Empty if it was not
+    /// measured.
     pub parts: Vec<(usize, f64)>,
     /// Lowest and highest of the rounds.
     pub spread: Option<(f64, f64)>,
@@ -351,7 +352,7 @@ impl Figure {
         Self { title: title.into(), about: about.into(), plot, headline: false }
     }
 
-    /// Makes it the main plot.
+    /// Makes this plot the main plot.
     pub fn as_headline(mut self) -> Self {
         self.headline = true;
         self

@@ -36,7 +36,7 @@ struct Target {
     /// The old content is replaced. For a device, a pipe, or the target of standard output, the
     /// result is appended.
     replaces: bool,
-    /// Its path, if it was created: it is removed unless it is written to.
+    /// The path of the file, if it was created: it is removed unless it is written to.
     made: Option<PathBuf>,
 }
 

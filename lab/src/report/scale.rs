@@ -74,7 +74,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// These bounds, without rounding.
+    /// An axis with these bounds, without rounding.
     pub fn exactly(scale: Scale, low: f64, high: f64) -> Self {
         Self { scale, low, high }
     }

@@ -238,7 +238,7 @@ fn x_name(x: &Axis, value: f64) -> String {
     if x.scale == Scale::Percentile { format!("{value}") } else { scale::plain(value) }
 }
 
-/// Those whose labels do not overlap.
+/// The ticks whose labels do not overlap.
 fn apart(ticks: &[f64], at: impl Fn(f64) -> f64, name: impl Fn(f64) -> String) -> Vec<f64> {
     let mut end = f64::NEG_INFINITY;
     let fits = |tick: &&f64| {

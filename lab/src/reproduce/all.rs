@@ -40,7 +40,7 @@ struct Run {
     /// The reason why it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Its own output.
+    /// The output of the experiment itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<Value>,
     #[serde(skip)]

@@ -256,7 +256,7 @@ fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u6
     let bar = session::steps(steps);
     let groups = [ROADS.len(); TABLES.len()];
     cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
-        // One for a table and round: all engines get the same offsets.
+        // One seed for a table and round: all engines get the same offsets.
         let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
         let trial = Trial {
             engine: cell.engine,

@@ -220,7 +220,7 @@ fn measure(settings: &Settings, cells: &mut [Cell], scratch: &Scratch) {
     let bar = session::steps(cells.len() as u64 * u64::from(settings.rounds));
     let groups = vec![ROADS.len(); settings.depths.len()];
     cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
-        // One for a depth and round: all engines get the same offsets.
+        // One seed for a depth and round: all engines get the same offsets.
         let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
         let run = |timed| {
             let trial = Trial {

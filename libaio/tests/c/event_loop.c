@@ -401,7 +401,8 @@ static void cancelled(void)
     end(&loop);
 }
 
-/* Where blocks are allocated, the kernel does not accept a write without waiting. */
+/* In a hole of the file, blocks have to be allocated: the kernel does not accept such a write
+ * without waiting. */
 static void holes(void)
 {
     struct loop loop;

@@ -105,7 +105,7 @@ int main(void)
     have(ctx, fd, 4);
     answer("4 there, nr LONG_MAX", io_getevents(ctx, 4, LONG_MAX, events, NULL));
 
-    /* Each once, in portions of any size. */
+    /* Each event comes once, in portions of any size. */
     int seen = 0;
     have(ctx, fd, 16);
     for (int portion = 1, left = 16; left > 0; portion = portion % 3 + 1) {

@@ -26,7 +26,7 @@ int main(void)
         struct iocb one, poll;
         struct itimerval soon = {{0, 0}, {0, 20000}};
         char name[64];
-        /* It ends in another thread, after the jump. */
+        /* The request ends in another thread, after the jump. */
         io_prep_poll(&poll, ends[0], POLLIN);
         if (submit1(ctx, &poll) != 1)
             die("submit");

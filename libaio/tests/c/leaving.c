@@ -34,7 +34,7 @@ static void submits(void)
         if (i >= BLOCKS / 2)
             iocbs[i].aio_rw_flags = RWF_APPEND;
     }
-    /* One by one and together. */
+    /* The contexts end one by one and together. */
     for (int i = 0; i < 4; i++)
         if (io_submit(ctx, 1, list + i) != 1)
             die("io_submit");

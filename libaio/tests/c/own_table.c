@@ -16,7 +16,7 @@ static long read_once(unsigned char *buf, long long offset)
     got = io_submit(ctx, 1, &list);
     if (got != 1)
         return got;
-    /* Nobody waits, so a thread of the library's executes it. */
+    /* The program does not wait, so a thread of the library executes the request. */
     for (int i = 0; !ready(ctx) && i < 20000; i++)
         usleep(1000);
     reap(ctx, 1, &event);

@@ -52,7 +52,7 @@ int main(void)
     rounds(ctx, "writes, forever", 1, 1, NULL);
     rounds(ctx, "8 writes, no time", 1, 8, &zero);
     rounds(ctx, "8 writes, forever", 1, 8, NULL);
-    /* The same from the first request of a fresh context on. */
+    /* The same calls from the first request of a fresh context on. */
     int first = 0;
     for (int round = 0; round < 50; round++) {
         io_context_t fresh = setup(4);

@@ -38,7 +38,7 @@ static void *reaper(void *argument)
     long me = (long)argument;
     while (__atomic_load_n(&reaped, __ATOMIC_ACQUIRE) < SUBMITTERS * EACH) {
         struct timespec timeout = {0, 5000000};
-        /* One waits for one, the other for several, or polls. */
+        /* One thread waits for one event; the other waits for several, or polls. */
         long want = me ? 1 : __atomic_load_n(&reaped, __ATOMIC_RELAXED) % 4;
         long got = io_getevents(ctx, want, 8, events, &timeout);
         if (got < 0)

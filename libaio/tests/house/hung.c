@@ -196,7 +196,8 @@ static void steps(io_context_t ctx)
     check();
 }
 
-/* Its requests have the right results, and no buffer is written to after it. */
+/* The requests of the context have the right results, and no buffer is written to after the
+ * call. */
 static void destroy(io_context_t ctx)
 {
     submit(ctx);

@@ -196,7 +196,7 @@ UNUSED static double now(void)
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
-/* One CPU only: the kernel gives out request slots in batches per CPU. */
+/* Confines the program to one CPU: the kernel gives out request slots in batches per CPU. */
 UNUSED static void stay_on_one_cpu(void)
 {
     cpu_set_t set;
@@ -252,7 +252,7 @@ UNUSED static long status(const char *what)
     return value;
 }
 
-/* The same once it is no more than `bound`: ending threads may take a moment. */
+/* Prints a number once it is no more than `bound`: ending threads may take a moment. */
 UNUSED static long settled(const char *what, long bound)
 {
     long value;

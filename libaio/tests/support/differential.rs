@@ -21,10 +21,10 @@ const TIMED_OUT: [i32; 2] = [124, 137];
 /// Does a difference occur on every run?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occurs {
-    /// Yes: if it does not occur, the entry is out of date.
+    /// The difference always occurs: otherwise its entry is out of date.
     #[allow(dead_code, reason = "which kinds a table uses changes with its library")]
     Always,
-    /// It depends on timing.
+    /// The difference depends on timing.
     #[allow(dead_code, reason = "which kinds a table uses changes with its library")]
     May,
 }

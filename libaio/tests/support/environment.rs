@@ -24,7 +24,7 @@ impl Program {
     /// `house/NAME.c` of the drop-in in `manifest`, linked to a copy of `library` by its name
     /// `soname`.
     pub fn new(name: &str, manifest: &str, library: &Path, soname: &str) -> Self {
-        // Not in the target folder, which may be in a private home.
+        // The folder is not in the target folder, which may be in a private home.
         let folder = tempfile::tempdir().expect("a folder");
         set_mode(folder.path(), 0o755);
         let copy = folder.path().join(soname);

@@ -254,7 +254,7 @@ impl Server {
     fn take(&mut self) -> Result<(), String> {
         let Some(request) = Request::read(&self.channel, WRITE_MAX)? else { return Ok(()) };
         match request.opcode() {
-            // Nobody waits for an answer to these. Interrupted requests stay held.
+            // The server sends no answer to these. Interrupted requests stay held.
             FORGET | BATCH_FORGET | INTERRUPT => {}
             _ if request.is_of(self.kinds) => self.held.push(request),
             _ => self.answer(&request),

@@ -13,7 +13,7 @@ use super::fuse::{ALL, Disk, READS, TRANSFERS};
 /// A call that takes longer than this waits for the server, and would do so without end. Nothing
 /// else takes this long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The same if the server answers.
+/// The limit if the server answers.
 const LONG: Duration = Duration::from_secs(60);
 
 /// One way to run the program.
@@ -78,7 +78,7 @@ impl Program {
         Self { child, input, lines }
     }
 
-    /// Its next line; none within the limit.
+    /// The next line of the program; `None` if none comes within the limit.
     fn line(&mut self) -> Result<Option<String>, String> {
         self.line_in(LIMIT)
     }
@@ -91,7 +91,7 @@ impl Program {
         }
     }
 
-    /// Its next line, while nothing is held that it waits for.
+    /// Reads the next line of the program, which must come while nothing is held that it waits for.
     fn expect(&mut self, expected: &str) -> Result<(), String> {
         match self.line_in(LONG)? {
             Some(line) if line == expected => Ok(()),
@@ -113,7 +113,7 @@ impl Program {
         text
     }
 
-    /// Its exit status, if it ends within the limit.
+    /// The exit status of the program, if it ends within the limit.
     fn end(&mut self) -> Option<ExitStatus> {
         let begin = Instant::now();
         loop {

@@ -29,7 +29,7 @@ pub type Covers = (&'static str, &'static str, &'static str, &'static [&'static 
 #[derive(Debug)]
 pub struct Matrix {
     pub functions: &'static [Function],
-    /// Those of them that have the same name in every build.
+    /// The functions that have the same name in every build.
     pub unsuffixed: &'static [&'static str],
     pub untested: &'static [Untested],
     pub covers: &'static [Covers],

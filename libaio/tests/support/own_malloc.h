@@ -11,7 +11,7 @@ static int lock;
 
 static void *take(size_t size, size_t alignment)
 {
-    /* Not entered twice by one thread, as it would be from a signal handler or from syscall()
+    /* A thread must not take the lock twice, as it would from a signal handler or from syscall()
      * itself. */
     while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
         syscall(SYS_sched_yield);

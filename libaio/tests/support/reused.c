@@ -367,7 +367,7 @@ static void use(int at)
         op->len = direct ? 512 << below(4) : kind == EVENTFD ? 8 : below(900);
         op->offset = direct ? 4096 * (i + 1) : below(2) * 1000 + 4000 * i + below(100);
         if (stream && !write && open_for_it && kind != EVENTFD) {
-            /* None of them may wait for data that an earlier one has taken. */
+            /* No request may wait for data that an earlier one has taken. */
             int share = left / n;
             op->len = share ? 1 + below(share) : 0;
             if (op->len > 900)

@@ -98,7 +98,7 @@ impl Request {
         self.u64_at(Self::HEAD + at)
     }
 
-    /// Its arguments from this offset on.
+    /// The arguments of the message from this offset on.
     pub fn rest(&self, at: usize) -> &[u8] {
         &self.bytes[Self::HEAD + at..]
     }

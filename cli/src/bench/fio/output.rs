@@ -27,7 +27,7 @@ pub struct Job {
     pub name: String,
     pub group: u64,
     pub figure: Figure,
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     pub failure: Option<String>,
     /// Options of the job, with those that all jobs have.
     pub options: Map<String, Value>,

@@ -127,7 +127,7 @@ impl Eventfds {
         if fd < 0 {
             return fd;
         }
-        // Another thread may have been first.
+        // Another thread may have stored a descriptor first.
         place.set(fd).err().inspect(|&fd| own::close(fd));
         *place.get().expect("set")
     }

@@ -68,7 +68,7 @@ impl Uring {
     /// The negative errno of io_uring_setup(2) or eventfd(2).
     pub(super) fn new(slots: usize) -> Result<Self, i32> {
         let entries = (slots + 1).min(ENTRIES_MAX) as u32;
-        // One more completion for the poll that ends a sleep.
+        // The ring has place for one more completion: of the poll that ends a sleep.
         let completions =
             (slots as u32 + 1).next_power_of_two().max(2 * entries.next_power_of_two());
         let make = |cooperates| {

@@ -324,7 +324,8 @@ impl KernelLane {
             batch.give_away(taken);
             self.note_refusal(errno, how);
             if errno < 0 {
-                // Whatever the reason: a thread either executes the request or reports the error.
+                // A thread either executes the request or reports the error, whatever the reason
+                // is.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
                 if let Some(refused) = batch.next() {
                     // The descriptor is not closed while the request is handed over.
@@ -545,7 +546,7 @@ impl KernelLane {
         board.together(|| {
             for at in 0..done.len() {
                 let (slot, result) = done[at];
-                // Not possible in the kernel, or not now: a thread executes the request, or reports
+                // The kernel cannot take the request, or not now: a thread executes it, or reports
                 // the error.
                 // SAFETY: the kernel has given it back, and tells of it once.
                 let request = unsafe { board.in_hand(slot) };

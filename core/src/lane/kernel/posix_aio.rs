@@ -119,7 +119,7 @@ const OLDEST: usize = 8;
 #[derive(Debug)]
 pub(super) struct PosixAio {
     functions: &'static Functions,
-    /// One for each slot, and as many as the notifier thread can have.
+    /// One block for each slot, and as many as the notifier thread can have.
     blocks: Box<[UnsafeCell<aiocb>]>,
     state: Mutex<AioState>,
     pool: usize,
@@ -225,7 +225,7 @@ struct PendingBlock {
     block: u32,
     file: u64,
     descriptor: usize,
-    /// Its completion has to be signalled.
+    /// The completion has to be signalled.
     tell: bool,
 }
 

@@ -171,14 +171,15 @@ fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
     let quick = |n: u32| (0..n).for_each(|_| descriptor::learn_sync(fd, 1, 1));
     quick(2);
     assert!(!facts().syncs_quickly());
-    // Each is timed: it is the third quick one, or it is slow and the next two are not enough.
+    // Each of these fsyncs is timed: it is the third quick one, or it is slow and the next two are
+    // not enough.
     fsyncs(1);
     if !facts().syncs_quickly() {
         quick(2);
         assert!(!facts().syncs_quickly(), "nothing was learned");
     }
     let passed_on = || instance.lanes().pool.taken();
-    // One of them may be slow: the lane of the next one was chosen before.
+    // One of these fsyncs may be slow: the lane of the next one was chosen before.
     quick(3);
     let before = passed_on();
     fsyncs(1);

@@ -40,7 +40,7 @@ pub(super) struct PolledRequest {
     /// does not decide: a socket that is not writable by its measure, or a full pipe with room in
     /// its last page, still takes some bytes.
     pub(super) tried: bool,
-    /// Earlier requests were not known to be of a stream, and have not come here yet.
+    /// Earlier requests were not known to be of a stream, and are not on the list yet.
     pub(super) held: bool,
     /// A duplicate that keeps the file open, because the program has closed its descriptor.
     pub(super) kept: Option<Arc<Copied>>,

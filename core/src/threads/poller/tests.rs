@@ -285,7 +285,7 @@ fn a_read_that_is_being_tried_while_its_number_gets_another_file_keeps_its_own()
     let tried = take(poller);
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| instance.before_close_range(&(fd..=fd), false));
-        // It waits for the request that is being tried, and looks for it when that is on the list
+        // The call waits for the request that is being tried, and finds it when it is on the list
         // again.
         serve(poller, tried);
         closing.join().unwrap();

@@ -65,7 +65,7 @@ fn cold_reads_find_what_is_there_while_the_cache_comes_and_goes() {
         }
         submit_all(&mut context);
         if random.one_in(20) {
-            // Whatever its state is.
+            // The request may be in any state.
             let _ = context.cancel(random.below(next as usize) as u64);
         }
         let in_flight = doing.iter().filter(|doing| doing.2.is_some()).count();
@@ -123,7 +123,8 @@ fn a_cold_read_that_is_stuck_holds_up_no_other() {
         push(&mut context, Sqe::read(fd, &mut buffer[..], offset(at + 1)).user_data(at as u64));
     }
     submit_all(&mut context);
-    // Nobody waits: a waiting thread could be the stuck one, if the device answers while it tries.
+    // No thread waits: a waiting thread could be the stuck one, if the device answers while it
+    // tries.
     let mut cqes = Vec::new();
     let others_came = wait_until(|| {
         cqes.extend(context.reap());

@@ -82,7 +82,7 @@ async fn attributes(folder: &Path, seen: &mut Seen) -> io::Result<()> {
     let read_only = metadata.permissions().readonly();
     let is_recent = metadata.modified()? > SystemTime::UNIX_EPOCH;
     let order = metadata.accessed().is_ok() && metadata.blksize() > 0 && metadata.blocks() > 0;
-    // Not with every C library.
+    // Not every C library supports this call.
     let _ = metadata.created();
     seen.insert("attributes", format!("{read_only} {is_recent} {order}"));
     Ok(())

@@ -1,7 +1,8 @@
 //! The native sides: the shortest fair loops over pread/pwrite, Linux AIO, io_uring and POSIX AIO.
 //!
-//! They make their own system calls and share nothing with uringlet, so that uringlet's overhead is
-//! visible. None registers files or buffers, because no engine here does.
+//! The native engines make their own system calls and share nothing with uringlet, so that
+//! uringlet's overhead is visible. None registers files or buffers, because no engine of uringlet
+//! does.
 
 #![allow(unsafe_code)]
 

@@ -18,11 +18,11 @@ const BATCH: usize = 32;
 pub struct ListCost {
     /// Threads that added.
     pub producers: usize,
-    /// A list as the completion threads have it.
+    /// A list as the completion threads use it: nanoseconds for each item.
     pub list_ns: f64,
     /// A vector behind a mutex that is taken once for each batch.
     pub mutex_ns: f64,
-    /// The same with the mutex taken once for each item, as published.
+    /// The vector with the mutex taken once for each item, as published.
     pub mutex_per_item_ns: f64,
 }
 

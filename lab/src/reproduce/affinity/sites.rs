@@ -7,11 +7,11 @@ use uringlet::affinity::CpuSet;
 /// A CPU by its role: the disk's interrupt, the application, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Site {
-    /// It serves the interrupt.
+    /// The CPU that serves the interrupt.
     I,
-    /// It runs the application.
+    /// The CPU that runs the application.
     A,
-    /// It is in another cell: than the application's for the queue, than the interrupt's for
+    /// A CPU in another cell: than the application's for the queue, than the interrupt's for
     /// completions.
     X,
 }
@@ -33,7 +33,7 @@ impl fmt::Display for Letters {
     }
 }
 
-/// The same as CPUs of this machine.
+/// The letters as CPUs of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cpus {
     pub application: usize,
@@ -45,7 +45,7 @@ pub struct Cpus {
 #[derive(Clone, Debug, Serialize)]
 pub struct Placed {
     pub letters: Letters,
-    /// None if this machine has too few cells for it.
+    /// `None` if this machine has too few cells for the placement.
     pub cpus: Option<Cpus>,
     /// An earlier row with the same CPUs.
     pub same_as: Option<Letters>,

@@ -40,7 +40,7 @@ impl Files {
     /// Makes this many files in `folder`, or fewer if it was stopped.
     ///
     /// # Errors
-    /// No permission, no space, or no free descriptor.
+    /// There is no permission, no space, or no free descriptor.
     pub fn create(folder: &Path, count: usize, stop: &AtomicBool) -> std::io::Result<Self> {
         let mut blocks = Buffers::new((FILE / BLOCK) as usize, BLOCK as usize, 1);
         let mut content = Vec::new();
@@ -77,7 +77,7 @@ pub struct Job<'a> {
     pub jobs: usize,
     /// Requests of each thread.
     pub requests: u64,
-    /// The same for every way of a round, so that all get the same offsets.
+    /// The seed is the same for every way of a round, so that all get the same offsets.
     pub seed: u64,
     /// One file for each thread.
     pub files: &'a Files,

@@ -20,7 +20,7 @@ pub trait Lookup<T: Send + Sync>: Sync {
     /// Stores `value` under a handle.
     ///
     /// # Safety
-    /// The handle is a page's of this structure's memory, and no other value has it.
+    /// The handle belongs to a page of this structure's memory, and no other value has it.
     unsafe fn insert(&mut self, handle: usize, value: T);
 
     /// Calls `f` with the value of a handle. `None`: there is none.
@@ -135,7 +135,8 @@ impl<T: Send + Sync> Lookup<T> for List<T> {
 }
 
 impl<T: Send + Sync> Drop for List<T> {
-    /// One after the other: freeing recursively would need too much stack for a long list.
+    /// The nodes are freed one after the other: freeing recursively would need too much stack for a
+    /// long list.
     fn drop(&mut self) {
         let mut next = self.first.take();
         while let Some(mut node) = next {

@@ -29,7 +29,8 @@ use uringlet::{Builder, Context, Cqe, Sqe};
 const REQUESTS: usize = 64;
 /// The maximum number of bytes of a request.
 const LARGEST: usize = 256 << 10;
-/// No page cache here, because the file system above has one. Several writers at a time.
+/// The image does not use the page cache, because the file system above has one. Several writers
+/// run at a time.
 const OPEN_FLAGS: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
     .union(FopenFlags::FOPEN_NOFLUSH)
     .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
@@ -245,7 +246,7 @@ impl Filesystem for Disk {
 
 /// A mounted image.
 pub struct Image {
-    /// None once it has ended.
+    /// `None` once the work has ended.
     work: Option<(Mount, JoinHandle<Result<(), Error>>)>,
     served: Arc<Mutex<Option<Served>>>,
     pub path: PathBuf,

@@ -175,7 +175,7 @@ fn wait(mut child: Child) -> Result<ExitStatus, Error> {
 fn end_group(child: &mut Child) {
     let group = Pid::from_child(child);
     let _ = child.wait();
-    // Its children have another parent now; they will end soon.
+    // Children of the ended process have another parent now; they will end soon.
     for _ in 0..1000 {
         if test_kill_process_group(group).is_err() {
             return;

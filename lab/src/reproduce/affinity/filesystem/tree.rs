@@ -41,7 +41,7 @@ clean:
 /// The packed tree. `make` builds `program` from its files, and `make clean` restores it.
 ///
 /// # Errors
-/// It cannot be packed.
+/// The tree could not be packed.
 pub fn pack(shape: Shape) -> std::io::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     let mut add = |name: String, text: &str| {
