@@ -14,7 +14,7 @@ work="$(mktemp -d)"
 trap 'git worktree remove --force "$work/before" 2>/dev/null || true; rm -rf -- "$work"' EXIT
 git worktree add --quiet --detach "$work/before" "$1"
 
-# With types for abidiff, and without optimization, which takes long.
+# Builds with types for abidiff, and without optimization, which takes long.
 build() {
     (cd -- "$1" && CARGO_TARGET_DIR="$target/abi" cargo rustc --locked -p uringlet-capi \
         --crate-type cdylib)

@@ -39,8 +39,8 @@ has() {
     command -v "cargo-$1" >/dev/null || cargo install --locked "cargo-$1"
 }
 
-# All at once: each finds its unpublished dependencies among those packed before it. The command
-# carries no drop-ins then: a package is verified in the debug profile.
+# All packages are packed at once: each finds its unpublished dependencies among those packed before
+# it. The command carries no drop-ins then: a package is verified in the debug profile.
 check "packages" cargo publish --workspace --dry-run --allow-dirty --locked
 
 msrv="$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)"

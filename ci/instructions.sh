@@ -17,7 +17,7 @@ need cc
 [[ "$(uname -m)" == x86_64 ]] || die "expected x86-64, whose locked instructions are known here"
 columns=("$@")
 ((${#columns[@]})) || columns=(plain libaio posix-aio liburing context)
-# First, as many requests as the engine needs to learn about a file.
+# The program first makes as many requests as the engine needs to learn about a file.
 depths="${DEPTHS:-1 8 32}" count="${COUNT:-128}" uncounted=400
 scratch="$(mktemp -d)"
 trap 'rm -rf -- "$scratch"' EXIT

@@ -19,7 +19,7 @@ mkdir -p -- "$folder"
 fetch_liburing "$folder"
 work="$(mktemp -d)"
 trap 'rm -rf -- "$work"' EXIT
-# As after an installation.
+# The links are as after an installation.
 ln -s -- "$target/debug/liburinglet_capi.so" "$work/liburinglet.so"
 ln -s -- "$target/debug/liburinglet_capi.so" "$work/liburinglet.so.0"
 

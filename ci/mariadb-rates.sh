@@ -64,7 +64,7 @@ bench() {
         --tables=4 --table-size="$((rows / 4))" --threads=8 --time="$length" "$test" "$command"
 }
 
-# Of the server, in ticks (proc(5)).
+# The CPU time of the server, in ticks (proc(5)).
 ticks() {
     awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$(cat -- "$folder/$1/pid")/stat"
 }

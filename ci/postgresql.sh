@@ -40,7 +40,7 @@ folder="$base$place"
 server=
 load=
 
-# As the user who owns the data.
+# Runs a command as the user who owns the data.
 inside() {
     chroot "$base" /usr/bin/env -i HOME="$place" PATH="$programs:/usr/bin:/bin" PGHOST="$place" \
         PGDATABASE=postgres setpriv --reuid=postgres --regid=postgres --clear-groups -- "$@"

@@ -87,7 +87,8 @@ for name in libaio.so libposix_aio.so liburing.so; do
     install -m 644 "$built/$name" uringlet/lib/uringlet/
 done
 strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/uringlet/*.so
-# For extensions to link with. A wheel has no links: -laio finds a text file that names the library.
+# Extensions link with these files. A wheel has no links: -laio finds a text file that names the
+# library.
 install -m 644 uringlet/lib/uringlet/libaio.so uringlet/lib/libaio.so.1
 printf '/* A linker script: libaio of uringlet. */\nINPUT ( libaio.so.1 )\n' >uringlet/lib/libaio.so
 (cd -- "$root" && python3 packaging/third_party.py "$(uname -m)-unknown-linux-gnu" \

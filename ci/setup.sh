@@ -50,7 +50,7 @@ missing() {
     command -v chromium >/dev/null || echo chromium
     [[ -d /usr/share/fonts/truetype/dejavu ]] || echo fonts-dejavu-core
     if ((mariadb)); then
-        # Without the packages that start a server of their own.
+        # Leaves out the packages that start a server of their own.
         command -v mariadbd >/dev/null || echo mariadb-server-core
         command -v mariadb >/dev/null || echo mariadb-client-core
     fi

@@ -34,7 +34,7 @@ requests() {
         ((done_before < goal)) || break
         seed=$((done_before / chunk + 1))
         engine="${engines[seed % ${#engines[@]}]}"
-        # Two tests, with half of the requests each.
+        # The two tests have half of the requests each.
         local run=(env URINGLET_TEST_ENGINE="$engine" URINGLET_TEST_FAULTS=all
             URINGLET_TEST_SEED="$seed" URINGLET_STRESS_REQUESTS=$((chunk / 2))
             "${tests[@]}" -- stress::)

@@ -46,7 +46,7 @@ static int kind_of(pid_t pid, unsigned long address)
 {
     unsigned char code[16] = {0};
     struct iovec here = {code, sizeof code}, there = {(void *)address, sizeof code};
-    /* Up to the end of its page, if the next page is not mapped. */
+    /* Reads up to the end of the page, if the next page is not mapped. */
     if (process_vm_readv(pid, &here, 1, &there, 1, 0) < 0) {
         here.iov_len = there.iov_len = 4096 - address % 4096;
         if (here.iov_len > sizeof code || process_vm_readv(pid, &here, 1, &there, 1, 0) < 0)
@@ -193,7 +193,7 @@ int main(int count, char **arguments)
     run_to_breakpoint(pid);
     stop_others();
 
-    /* In case it waits for one of the other threads. */
+    /* Ends this program if it waits for one of the other threads. */
     alarm(600);
     unsigned long all = 0, locked = 0, time = __rdtsc();
     for (;;) {

@@ -24,7 +24,7 @@ fn nodes() -> BTreeMap<(u32, u32), Vec<&'static str>> {
 fn main() {
     println!("cargo::rerun-if-changed=nodes.txt");
     println!("cargo::rerun-if-changed=build.rs");
-    // For packages that depend on this one.
+    // Packages that depend on this one read this value.
     println!(
         "cargo::metadata=folder={}",
         std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")

@@ -26,7 +26,7 @@ fn main() {
     if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
         println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
     }
-    // For packages that depend on this one.
+    // Packages that depend on this one read this value.
     println!("cargo::metadata=folder={folder}");
     let mut arguments = vec![
         "-Wl,-soname,libaio.so.1".to_owned(),

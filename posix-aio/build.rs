@@ -25,7 +25,7 @@ fn main() {
     if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
         println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
     }
-    // For packages that depend on this one.
+    // Packages that depend on this one read this value.
     println!("cargo::metadata=folder={folder}");
     println!("cargo::rustc-link-arg-cdylib=-Wl,-soname,libposix_aio.so");
     // The library's threads run its code: dlclose(3) must not unmap it.

@@ -63,7 +63,7 @@ int main(int argc, char **argv)
     CHECK(uringlet_create(&u, NULL) == 0);
     read_once(u, fd, "the parent");
 
-    /* In flight while the process forks. */
+    /* This request is in flight while the process forks. */
     sqe = uringlet_get_sqe(u);
     CHECK(sqe);
     uringlet_prep_read(sqe, pipes[0], &byte, 1, URINGLET_FILE_POSITION);

@@ -126,7 +126,7 @@ pub unsafe extern "C" fn _uringlet_cqe_get_data(cqe: *const Cqe) -> *mut c_void 
 mod tests {
     use super::*;
 
-    /// For Miri: uninitialized memory is not read as a number.
+    /// Miri checks that uninitialized memory is not read as a number.
     #[test]
     fn entries_are_prepared_where_nothing_was_written() {
         let mut sqe = MaybeUninit::<Sqe>::uninit();

@@ -57,7 +57,7 @@ struct Document {
 impl Document {
     fn new(text: &str) -> Self {
         let mut document = Self::default();
-        // Of the innermost element.
+        // The text of the innermost element.
         let mut inner = String::new();
         let mut destination = String::new();
         let mut in_shell = false;
@@ -575,7 +575,8 @@ fn no_two_files_of_a_library_define_a_type_of_one_name() {
     let sources = files(&[".rs"]);
     let mut complaints = Vec::new();
     for library in CRATES.iter().take_while(|&&name| name != "cli") {
-        // By name, and by file: variants of one type, for loom and for machines, are in one file.
+        // The types by name and by file: variants of one type, for loom and for machines, are in
+        // one file.
         let mut types: BTreeMap<&str, BTreeMap<&Path, usize>> = BTreeMap::new();
         for (file, text) in crate_sources(&sources, library) {
             for (line, number) in text.lines().zip(1..) {

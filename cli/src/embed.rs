@@ -131,8 +131,8 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
         let mut file = tempfile::NamedTempFile::new_in(&folder)?;
         file.write_all(bytes)?;
         file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-        // In one step: no process sees a part of it, and a process that has mapped the old file
-        // keeps it.
+        // The file is replaced in one step: no process sees a part of it, and a process that has
+        // mapped the old file keeps it.
         file.persist(&path)?;
     }
     match is_usable(&path, bytes) {
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(first.mode() & 0o7777, 0o644);
         assert_eq!(put(&place, "1", "x.so", BYTES).unwrap(), path);
         assert_eq!(path.metadata().unwrap().ino(), first.ino(), "the same file");
-        // Of the same length; shorter; writable for others.
+        // The changed file has the same length, is shorter, or is writable for others.
         for change in [b"a cuckoo!".as_slice(), b"a l"] {
             std::fs::write(&path, change).unwrap();
             put(&place, "1", "x.so", BYTES).unwrap();

@@ -158,7 +158,7 @@ pub(crate) fn plausible(address: u64) -> bool {
 /// How a read or write is to be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// As the request says.
+    /// The flags and the offset of the request apply.
     Plain,
     /// The descriptor is a pipe, socket or terminal: the offset is ignored and the call must not
     /// sleep (`RWF_NOWAIT`).

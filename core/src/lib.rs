@@ -126,7 +126,7 @@ pub mod list {
 #[cfg(all(test, not(loom)))]
 fn skipped(name: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
-    // On a line of its own: the harness may be in the middle of a line.
+    // The message has a line of its own: the harness may have printed half a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 

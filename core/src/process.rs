@@ -128,7 +128,7 @@ pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
     let answer = call();
     if answer == 0 {
         if let Ok(witness) = witness {
-            // In the new table only.
+            // The descriptor is closed in the new table only.
             sys::close(witness.copy.fd());
         }
         TABLE.set((generation, true));

@@ -36,7 +36,7 @@ macro_rules! counters {
             pub workers_max: u64,
             /// Duration of submit calls.
             pub submit: Distribution,
-            /// From the beginning of a submit to the completion of each of its requests.
+            /// The time from the beginning of a submit to the completion of each of its requests.
             pub completion: Distribution,
         }
 

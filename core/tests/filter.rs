@@ -131,7 +131,7 @@ fn end(context: &mut Context, count: usize, expected: i32, looks: bool) -> Resul
 /// and their errno.
 const CHILD: &str = "URINGLET_TEST_CHILD";
 
-/// In a child: works under a filter, with contexts that were made before it or after.
+/// A child works under a filter, with contexts that were made before it or after.
 fn child(what: &str) {
     let words: Vec<&str> = what.split(' ').collect();
     let [engine, when, allowed, refused, errno] = words[..] else { panic!("{what}") };
@@ -166,7 +166,7 @@ fn child(what: &str) {
         }
     })();
     say(&result.err().unwrap_or_else(|| "done".to_owned()));
-    // Until the test has seen that the engine's threads have retired.
+    // Waits until the test has seen that the engine's threads have retired.
     let _ = std::io::stdin().read(&mut [0]);
     say("over");
     // SAFETY: ends the process, without what the harness does at its end.
@@ -408,7 +408,7 @@ impl Check<'_> {
                 let kills = |cell: Cell| {
                     run(cell, &all_but(cell.0, group), &[], 0) == End::Killed(libc::SIGSYS)
                 };
-                // Some are made in most runs only.
+                // Some calls are made in most runs only.
                 let is_needed = (0..TRIES).any(|_| row.cells().any(kills));
                 let complaint = || format!("{}: nobody calls {group:?}", row.names);
                 (!is_needed).then(complaint).into_iter().collect()

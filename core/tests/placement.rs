@@ -55,7 +55,7 @@ fn set_affinity(cpus: &CpuSet) {
 
 /// Prints past the test harness's capture: a skipped test must not look like a passed one.
 fn skipped(test: &str, reason: impl std::fmt::Display) {
-    // On a line of its own: the harness may be in the middle of a line.
+    // The message has a line of its own: the harness may have printed half a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {reason}");
 }
 

@@ -339,7 +339,7 @@ pub(crate) mod op {
     pub(crate) const READV_FIXED: u8 = 60;
     pub(crate) const WRITEV_FIXED: u8 = 61;
     pub(crate) const PIPE: u8 = 62;
-    /// As many a probe tells of.
+    /// The number of operations that a probe reports.
     pub(crate) const LAST: u8 = 63;
 
     /// Operations that move data between memory and a file.
@@ -376,13 +376,13 @@ pub(crate) mod poll {
 /// Flags of sends and receives, in the field of the priority.
 pub(crate) mod message {
     pub(crate) const POLL_FIRST: u16 = 1 << 0;
-    /// Of receives.
+    /// The flag of multishot receives.
     pub(crate) const MULTISHOT: u16 = 1 << 1;
     /// It is sent from a registered buffer.
     pub(crate) const FIXED_BUFFER: u16 = 1 << 2;
     /// The notice says whether the data was copied.
     pub(crate) const REPORTS: u16 = 1 << 3;
-    /// There are several buffers, as `struct iovec` has them.
+    /// The buffer is an array of `struct iovec`.
     pub(crate) const VECTORED: u16 = 1 << 5;
     pub(crate) const OF_SENDS: u16 = POLL_FIRST | VECTORED;
     /// What SEND_ZC and SENDMSG_ZC may have.

@@ -58,7 +58,7 @@ static SERVICE: PerProcess<Service> = PerProcess::new();
 
 /// The service of this process, if any poll is watched, or an event is still to be reported.
 fn busy() -> Option<&'static Service> {
-    // In this order: the last one-shot poll is removed when its event is taken.
+    // The order matters: the last one-shot poll is removed when its event is taken.
     let is_busy = |service: &&Service| {
         service.live.load(Ordering::Acquire) > 0 || service.tells.load(Ordering::Acquire)
     };

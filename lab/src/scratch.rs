@@ -68,9 +68,9 @@ fn file_size(text: &str) -> Result<u64, String> {
 
 /// An open file, twice.
 pub struct Scratch {
-    /// Through the page cache.
+    /// The file, open through the page cache.
     pub buffered: File,
-    /// Past the page cache, or the reason why that is refused.
+    /// The file, open past the page cache, or the reason why that is refused.
     pub direct: Result<File, String>,
     /// Bytes to use, from the beginning on.
     pub size: u64,

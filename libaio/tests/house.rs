@@ -72,7 +72,7 @@ fn in_place_of_the_library_file() {
     ];
     let output = command(&program, &variables).output().expect("timeout(1)");
     assert!(answers(&output).contains("write to full: res -ENOSPC\n"), "ours answers otherwise");
-    // And the calls by number, which libc would make.
+    // The calls by number, which libc would make, are tested as well.
     let program = compile("c/syscall.c", folder.path(), &["-laio"]);
     let output = command(&program, &variables).output().expect("timeout(1)");
     assert!(answers(&output).contains("the same context through libaio: res 4096\n"));
@@ -184,7 +184,7 @@ fn an_engine_that_moves_no_data_is_warned_of_once() {
     drop(reader);
     let output = command(&program, &variables).stderr(writer).output().expect("timeout(1)");
     assert_eq!(String::from_utf8_lossy(&output.stdout), unwritten);
-    // As `uringlet run --engine null` sets it.
+    // The variable is set as `uringlet run --engine null` sets it.
     variables.push(("URINGLET_NULL_MEANT", Path::new("1")));
     assert_eq!(answers(&command(&program, &variables).output().expect("timeout(1)")), unwritten);
 }

@@ -42,7 +42,7 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     }
     // SAFETY: as above.
     let block = unsafe { &*block };
-    // In this order: a request that ends in between has its error code before it stops being in
+    // The order matters: a request that ends in between has its error code before it stops being in
     // progress.
     if !is_in_progress(process, block) && block.error.load(Ordering::Acquire) == libc::EINPROGRESS {
         // A copy of a control block: the request is unknown.

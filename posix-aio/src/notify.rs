@@ -136,7 +136,7 @@ impl Prepared {
             Self::Nothing => {}
             Self::Signal { signo, value } => queue_signal(signo, value),
             Self::Thread(gate, closed) => {
-                // In this order: the guard is inside the gate.
+                // The order matters: the guard is inside the gate.
                 drop(closed);
                 drop(gate);
             }

@@ -597,7 +597,7 @@ impl Context {
             let ticket = owned.next;
             owned.next += 1;
             lock(&operation.changing).ticket = ticket;
-            // First, because it may end as soon as it is submitted.
+            // The ticket is kept first, because the request may end as soon as it is submitted.
             lock(&self.in_flight).insert(ticket, kept);
             // SAFETY: the operation keeps its bytes, and the context keeps the operation until its
             // completion was reaped.

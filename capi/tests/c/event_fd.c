@@ -29,7 +29,7 @@ int main(void)
             uringlet_sqe_set_data64(sqe, at);
         }
         EQUAL(uringlet_submit(u), 8);
-        /* In small steps, and larger ones: the descriptor is readable while completions are
+        /* Reaps in small and in larger steps: the descriptor is readable while completions are
          * left. */
         for (int reaped = 0; reaped < 8;) {
             int ret;

@@ -77,7 +77,7 @@ int main(void)
     }
     CHECK(descriptors() < before + OF_THREADS);
     CHECK(grown < 4096);
-    /* Many contexts at a time. */
+    /* Has many contexts at a time. */
     {
         static struct uringlet *many[2000];
 

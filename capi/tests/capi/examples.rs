@@ -98,7 +98,7 @@ fn epoll_answers_line_by_line() {
         writeln!(input, "{off} {len}").expect("it reads");
         assert_eq!(lines.next().expect("an answer").expect("text"), expected(off, len));
     }
-    // And many at once.
+    // The requests come all at once, too.
     let text: String = (0..50).map(|at| format!("{} 100\n", at * 1000)).collect();
     input.write_all(text.as_bytes()).expect("it reads");
     writeln!(input, "what").expect("it reads");

@@ -92,8 +92,8 @@ pub struct Cell {
     pub engine: Engine,
     /// One figure for each round.
     pub figures: Vec<Figure>,
-    /// From a separate run before the rounds, because reading the clock costs as much as what is
-    /// measured.
+    /// This figure comes from a separate run before the rounds, because reading the clock costs as
+    /// much as what is measured.
     pub latency: Option<LatencyFigure>,
     /// The reason why there are no (more) figures.
     pub not_measured: Option<String>,
@@ -158,7 +158,7 @@ pub struct Line {
     pub workload: Workload,
     pub depth: usize,
     pub submit: Manner,
-    /// In the order of the engines.
+    /// The cells, in the order of the engines.
     pub cells: Vec<Cell>,
     /// The CPU use of others in each round.
     pub outside: Vec<Option<Outside>>,

@@ -91,7 +91,7 @@ pub struct Arguments {
           allow_hyphen_values = true)]
     rounds: Option<u32>,
 
-    /// Of the random order in the rounds, to repeat a run [default: the time]
+    /// Seed of the random order in the rounds, to repeat a run [default: the time]
     #[arg(long, value_name = "NUMBER", conflicts_with = "jobs")]
     seed: Option<u64>,
 

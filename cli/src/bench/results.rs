@@ -23,9 +23,9 @@ pub struct Results {
     pub method: &'static str,
     pub sections: Vec<Section>,
     pub records: Vec<Record>,
-    /// There is a figure.
+    /// Is there a figure?
     pub is_measured: bool,
-    /// There is no figure, because each cell was refused.
+    /// Is there no figure, because each cell was refused?
     pub is_refused: bool,
 }
 

@@ -102,7 +102,7 @@ fn function(name: &CStr) -> Result<*mut libc::c_void> {
 
 /// Reads a block through liburing's functions, from a preloaded library.
 fn ask_liburing(file: &File) -> Result<()> {
-    /// More than `struct io_uring` takes.
+    /// This is larger than `struct io_uring`.
     type Ring = [u64; 64];
     /// `IORING_OP_READ`.
     const OP_READ: u8 = 22;

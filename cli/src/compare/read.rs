@@ -188,7 +188,7 @@ fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
     };
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!what.is_empty()).then(|| what.to_owned()));
-    // From the load to the engine: adjacent rows differ in the engine.
+    // The order is from the load to the engine: adjacent rows differ in the engine.
     let rank = |name: &str| match name {
         "workload" | "job" | "phase" => 0,
         "rw" | "cache" => 1,

@@ -75,7 +75,7 @@ impl Lanes {
         }
     }
 
-    /// In percent of all, in the order of the fields.
+    /// The fields as percentages of their sum, in their order.
     pub fn shares(&self) -> [f64; 5] {
         let parts = [self.waiter, self.worker, self.pool, self.poller, self.kernel];
         let parts = parts.map(|part| part as f64);

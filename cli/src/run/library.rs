@@ -19,7 +19,7 @@ pub enum DropIn {
 }
 
 impl DropIn {
-    /// In the order of preloading.
+    /// All drop-ins, in the order of preloading.
     pub const ALL: [Self; 3] = [Self::Libaio, Self::PosixAio, Self::IoUring];
 
     /// The name of cargo's file.

@@ -59,7 +59,7 @@ struct Line<'a> {
     ended: bool,
     in_flight: u64,
     workers: usize,
-    /// Since the previous line, or the start.
+    /// The figures since the previous line, or the start.
     interval: &'a Figures,
     totals: Value,
 }

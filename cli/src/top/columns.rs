@@ -11,7 +11,7 @@ pub struct Line<'a> {
     /// The number of a program's contexts, or the number of one context.
     context: usize,
     in_flight: u64,
-    /// Of the whole program.
+    /// The number of workers of the whole program.
     workers: usize,
     figures: &'a Figures,
 }

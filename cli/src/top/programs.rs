@@ -47,7 +47,7 @@ struct Before {
     _region: Rc<Region>,
     at: Instant,
     sum: Snapshot,
-    /// By place.
+    /// The contexts by place.
     contexts: HashMap<usize, Snapshot>,
 }
 

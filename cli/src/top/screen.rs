@@ -128,7 +128,7 @@ impl Screen {
             let mut any = false;
             while event::poll(Duration::ZERO).context("cannot read keys")? {
                 any = true;
-                // Of other events, a new size is drawn in any case.
+                // An event other than a key needs no action: a new size is drawn in any case.
                 if let Event::Key(key) = event::read().context("cannot read keys")?
                     && key.kind == KeyEventKind::Press
                 {

@@ -21,7 +21,7 @@ pub type Before = fn(&RangeInclusive<c_int>, Ends);
 /// failed.
 pub type Duplicated = fn(c_int, c_int);
 
-/// For drop-ins that need nothing here.
+/// A drop-in that needs nothing here passes this function.
 pub fn no_matter(_: c_int, _: c_int) {}
 
 /// How a number stops naming a file.

@@ -40,7 +40,7 @@ pub enum Trap {
     Auto,
     /// As `Auto`, but no code is patched.
     Signals,
-    /// As `Signals`, and so do all calls of the program's own code.
+    /// As `Signals`; all calls in the program's own code are caught as well.
     Always,
 }
 

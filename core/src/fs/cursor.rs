@@ -26,8 +26,8 @@ use super::transfer::{Read, Write};
 /// writes. **A write whose future was dropped goes on.** If the next write has the same bytes, it
 /// is that write. Any other write comes after the old one, or gets its error.
 ///
-/// For files with offsets, not for pipes and sockets. On a file that is open for direct I/O, reads
-/// are widened to its alignment, and writes are those of [`File::write_range_at`].
+/// A cursor is for files with offsets, not for pipes and sockets. On a file that is open for direct
+/// I/O, reads are widened to its alignment, and writes are those of [`File::write_range_at`].
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -201,7 +201,7 @@ impl Cursor {
             };
             let (from, begin) = from;
             if from != self.position {
-                // For a dropped future, from another position.
+                // A future was dropped, and this read begins at another position.
                 self.doing = Doing::Nothing;
                 continue;
             }

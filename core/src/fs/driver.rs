@@ -572,8 +572,8 @@ impl Line {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
         let is_background = handle.header().is_background;
         let Some(again) = handle.complete(result) else { return self.leave(is_background) };
-        // At the front, because the operation has begun. The thread that frees its place passes it
-        // on.
+        // The request goes to the front of the line, because its operation has begun. The thread
+        // that frees its place passes it on.
         again.header().claim.offer();
         self.waiting.push_front(again);
     }

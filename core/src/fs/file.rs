@@ -274,7 +274,7 @@ impl File {
 pub enum Advice {
     /// No particular pattern.
     Normal = libc::POSIX_FADV_NORMAL,
-    /// From front to back: more is read ahead.
+    /// The program reads from front to back: the kernel reads more ahead.
     Sequential = libc::POSIX_FADV_SEQUENTIAL,
     /// Random access: nothing is read ahead.
     Random = libc::POSIX_FADV_RANDOM,
@@ -323,7 +323,7 @@ pub struct Close {
 // SAFETY: the request has no memory.
 unsafe impl Steps for Close {
     type Output = io::Result<()>;
-    // Otherwise it would be unknown whether the descriptor was closed.
+    // A cancelled close would leave it unknown whether the descriptor was closed.
     const CANCELLABLE: bool = false;
 
     fn home(&self) -> &OnceLock<Fs> {

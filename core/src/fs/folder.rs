@@ -52,7 +52,7 @@ impl Default for DirBuilder {
 }
 
 impl DirBuilder {
-    /// For one directory, whose parent exists.
+    /// Creates one directory, whose parent exists.
     pub fn new() -> Self {
         Self::default()
     }

@@ -42,7 +42,7 @@ struct Inner {
 mod way {
     /// With `RWF_NOWAIT`, until the file refuses it.
     pub(super) const NOWAIT: u8 = 0;
-    /// As plain reads: the file is in memory.
+    /// Reads are plain: the file is in memory.
     pub(super) const PLAIN: u8 = 1;
     /// Reads are never tried.
     pub(super) const NEVER: u8 = 2;

@@ -125,8 +125,8 @@ fn take_signal() -> Option<i32> {
             return false;
         }
         action.sa_sigaction = nothing as *const () as usize;
-        // Without SA_RESTART, so that the call ends. On the thread's alternate stack, if it has
-        // one.
+        // The handler has no SA_RESTART, so that the call ends. It runs on the thread's alternate
+        // stack, if there is one.
         action.sa_flags = libc::SA_ONSTACK;
         // SAFETY: a handler that touches nothing.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) == 0 }

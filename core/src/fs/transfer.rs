@@ -140,7 +140,7 @@ pub unsafe trait Direction<B>: 'static {
     unsafe fn advance(_buffer: &mut B, _count: usize) {}
 }
 
-/// From the file: a read.
+/// The direction of a read: from the file.
 #[derive(Debug)]
 pub struct In;
 
@@ -164,7 +164,7 @@ unsafe impl<B: IoBufMut + Send> Direction<B> for In {
     }
 }
 
-/// To the file: a write.
+/// The direction of a write: to the file.
 #[derive(Debug)]
 pub struct Out;
 

@@ -126,7 +126,8 @@ impl Instance {
                 }
                 // The poller has just taken the request off its list, and tries it.
                 Cancel::Polling | Cancel::Started if self.outlasts_try(index) => {}
-                // Or the poller has tried it between the two checks: then the request waits again.
+                // The poller may also have tried it between the two checks: then the request waits
+                // again.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
                 // aio_cancel(3): the first request of a stream counts as being executed.
                 Cancel::Polling if self.board.begins_streams_at_once() => return Cancel::Started,

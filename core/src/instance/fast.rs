@@ -282,11 +282,11 @@ mod tests {
     fn look_up(fd: i32) {
         Facts::forget(&(fd..=fd));
         descriptor::fresh(fd).unwrap();
-        // As if a read of it was seen.
+        // This has the effect of a read that the descriptor has completed.
         descriptor::prove(fd, false);
     }
 
-    /// Only the test's thread executes.
+    /// Makes a context in which only the test's thread executes.
     fn instance() -> Arc<Instance> {
         let instance = Instance::new(&Builder::default().entries(4)).unwrap();
         instance.leave_alone();
@@ -375,7 +375,7 @@ mod tests {
         let (instance, file, mut buffer) = (instance(), file(), [0; TEXT.len()]);
         let fd = file.as_raw_fd();
         assert_eq!(ends(&instance), None, "nothing was submitted");
-        // More often than there are slots; some requests are timed.
+        // The loop makes more requests than there are slots; some of them are timed.
         for user_data in 0..20 {
             // If this thread was preempted during a request, its time says nothing about the next
             // one.

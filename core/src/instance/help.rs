@@ -120,7 +120,7 @@ impl Instance {
             self.lanes.execute(&self.board, request, Executor::Waiter, taker);
             return true;
         }
-        // First, so that the device has work while this thread collects.
+        // The hand-over comes first, so that the device has work while this thread collects.
         self.hand_over(Executor::Waiter);
         kernel.harvest(&self.board, taker)
     }

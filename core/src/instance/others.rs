@@ -257,7 +257,7 @@ mod tests {
         let (instance, file) = instance();
         let most = instance.room() as u32;
         for _ in 0..100 {
-            // As a preempted thread: it does not give the baton back.
+            // This thread does not give the baton back, as if it was preempted.
             instance.lanes().inline.take_baton();
             (0..most).for_each(|_| submit(&instance, &file));
             let canceled = instance.cancel_all_on(file.as_raw_fd()).canceled;

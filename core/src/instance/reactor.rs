@@ -281,7 +281,8 @@ mod tests {
             crate::skipped(name, reason);
             None
         };
-        // In the folder of this program: folders for temporary files are often not on a disk.
+        // The file is in the folder of this program: folders for temporary files are often not on a
+        // disk.
         let program = std::env::current_exe().unwrap();
         let mut named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
         named.write_all(&[7; PAGE]).unwrap();
@@ -399,7 +400,7 @@ mod tests {
             }
             assert_eq!((count_of(&counter), reaped(&instance)), (1, 1));
             if round % 2 == 0 {
-                // As the watchdog does.
+                // The watchdog does the same.
                 instance.driven.comes.store(true, Ordering::SeqCst);
                 instance.leave_to_our_threads();
             }

@@ -66,7 +66,7 @@ mod tests {
         assert!(long(6001));
         assert!(!long(6002), "once in this many ticks");
         assert!(!long(7000) && long(7002));
-        // With successful polls in between.
+        // Successful polls come in between.
         assert!(!long(8003) && !long(9004) && !long(10_005));
     }
 }

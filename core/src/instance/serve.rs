@@ -456,7 +456,7 @@ impl Dispatcher for Instance {
         if route == Route::Stream || self.board.has_strays_before(request.index()) {
             return self.wait_for_descriptor(request);
         }
-        // On the calling thread, whichever it is.
+        // The calling thread executes the request, whichever thread it is.
         // SAFETY: copied in at submit; the buffers are the request's until its completion.
         let mut execute = || unsafe { exec::execute(&mut request, Mode::Stream) };
         let quiet = write && self.board.is_to_be_quiet(true);

@@ -625,7 +625,7 @@ impl Instance {
     /// program must not lose room by that.
     #[cold]
     fn await_reaped(&self) {
-        // As long as a thread takes to pop them, even if it is preempted.
+        // This waits as long as a thread takes to pop them, even if it is preempted.
         let begin = sys::ticks();
         let longest = SOON_US / 10 * self.board.ticks_per_us();
         while !self.has_room()

@@ -511,7 +511,7 @@ mod tests {
                 assert_eq!(wait(3), Waited::Interrupted);
                 thread.join().unwrap();
             }
-            // Once, before the wait.
+            // One interruption comes before the wait.
             instance.interrupt();
             instance.interrupt();
             assert_eq!(wait(3), Waited::Interrupted);

@@ -505,7 +505,8 @@ impl InlineLane {
         enough: Enough<'_>,
     ) -> bool {
         if taker.is_bounded() && self.hanging.load(Ordering::SeqCst) > 0 {
-            // In their order, or not at all: the file of any of them may wait without end.
+            // The requests are executed in order, or not at all: the file of any of them may wait
+            // without end.
             board.call(Call::PatientHolder);
             return false;
         }

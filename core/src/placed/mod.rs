@@ -60,7 +60,8 @@ struct SubmitSite {
     node: Node<RemoteCompletion>,
 }
 
-/// For one CPU: a chain, and its last completion, which will keep the context alive.
+/// The pending completions of one CPU: a chain, and its last completion, which will keep the
+/// context alive.
 struct PendingChain {
     cpu: usize,
     chain: Chain<RemoteCompletion>,

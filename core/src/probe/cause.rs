@@ -136,7 +136,7 @@ fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, Stri
             )),
         },
         (_, libc::ENOSYS) => missing(&SystemCall::of(call, facts), facts),
-        // As few requests as one of our engines needs.
+        // No engine of uringlet needs fewer requests than this.
         ("io_setup", libc::EAGAIN) if facts.aio.exhausted_by(33) != Some(false) => Some((
             Cause::AioMaxNr,
             format!("fs.aio-nr is {}, the limit fs.aio-max-nr of the whole host", facts.aio),

@@ -252,7 +252,7 @@ impl Completions {
         }
         self.ring.set_tail(self.ring.after(at));
         if completion.notify >= 0 && !posted.add(completion.notify) {
-            // More eventfds than the array holds: this one is counted up at once.
+            // There are more eventfds than the array holds: this one is counted up at once.
             #[cfg(not(loom))]
             crate::eventfd::count_up(completion.notify, 1);
             self.told(1);

@@ -490,7 +490,7 @@ mod tests {
         }
     }
 
-    /// Under Miri: two exclusive references to one request would be undefined.
+    /// Miri checks this test: two exclusive references to one request would be undefined behaviour.
     #[test]
     fn who_pops_a_request_and_who_cancels_it_may_both_read_it() {
         for _ in 0..20 {

@@ -204,7 +204,7 @@ pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 
 // Cancelling and closing.
 
-/// More checks than a thread needs that is preempted between two steps of a request.
+/// This is more checks than a thread needs that is preempted between two steps of a request.
 pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 
 /// Before the process exits or executes another program, this long is waited for each request that

@@ -450,7 +450,7 @@ fn publish(region: Region) {
     if count_into(region.layout.cast_mut()) {
         let mut region = std::mem::ManuallyDrop::new(region);
         if let Some(file) = region.file.take() {
-            // Under a number that a program which closes all its descriptors leaves open.
+            // The copy has a number that a program leaves open which closes all its descriptors.
             std::mem::forget(Copied::of(file.as_raw_fd()));
         }
     }

@@ -101,7 +101,7 @@ mod far {
     pub(super) fn addresses(len: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
         let mut first = FIRST.load(Ordering::Relaxed);
         if first == 0 {
-            // As far as this machine has room: a terabyte where addresses have 47 bits.
+            // The area is as large as this machine allows: a terabyte where addresses have 47 bits.
             let Some(usual) = choose() else { return 0 };
             first = (usual - usual / 128) & !0xffff;
             FIRST.store(first, Ordering::Relaxed);

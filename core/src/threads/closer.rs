@@ -87,7 +87,7 @@ impl Closer {
                 state = lock(&self.state);
                 state.closed += 1;
             }
-            // Until it is this thread's turn.
+            // Waits until it is this thread's turn.
             loop {
                 let (seen, was_empty) = (state.closed, state.queue.is_empty());
                 let time = if was_empty { RETIRE_AFTER } else { STUCK_AFTER };

@@ -359,8 +359,8 @@ impl Poller {
     fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) {
         waiting.tried = true;
         let mut state = lock_counted(&self.state);
-        // In one step: a cancel that saw it both on the list and served would take it for a later
-        // request.
+        // Both change in one step: a cancel that saw it both on the list and served would take it
+        // for a later request.
         state.streams.served.retain(|&served| served != (waiting.fd, waiting.events));
         request.into_index();
         waiting.begins_to_wait();

@@ -64,7 +64,7 @@ impl World {
         if let Removed::Value(behind) = taken {
             let left = behind.context.into_inner().unwrap().destroy();
             assert!(left.is_empty(), "everything was reaped: {left:?}");
-            // Only now may another one use the handle.
+            // Only now may another context use the handle.
             *self.alive[number].lock().unwrap() = false;
         }
     }

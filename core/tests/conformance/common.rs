@@ -16,7 +16,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use uringlet::affinity::Placement;
 use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 
-/// Longer than anything here takes on a working machine: only a hang gets this far.
+/// This is longer than anything here takes on a working machine: only a hang gets this far.
 pub const LONG: Duration = Duration::from_secs(if cfg!(miri) { 1_000 } else { 30 });
 
 /// The engine of all contexts here: a name that [`EngineKind`] knows, or `faulty`, or `faulty:` and
@@ -122,7 +122,7 @@ pub fn skip(reason: &str) {
     let test = std::env::var(CHILD).ok();
     let thread = std::thread::current();
     let name = test.as_deref().or(thread.name()).unwrap_or("a test");
-    // On a line of its own: the harness may be in the middle of a line.
+    // The message has a line of its own: the harness may have printed half a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 

@@ -171,7 +171,7 @@ fn plan(engine: &str, sandbox: &Sandbox, full: bool) -> Plan {
     Plan::Suite
 }
 
-/// In the sandbox of a cell whose engine must be refused: the errno.
+/// The errno that has to come, in the sandbox of a cell whose engine must be refused.
 const REFUSED: &str = "URINGLET_TEST_REFUSED";
 
 fn assert_refused(errno: i32) {
@@ -308,7 +308,7 @@ fn every_engine_keeps_the_promises_in_every_sandbox() {
         ENGINES.iter().flat_map(|&engine| SANDBOXES.iter().map(move |one| (engine, one))).collect();
     let cells: Vec<OnceLock<Cell>> = all.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    // Two at a time, because their tests mostly sleep.
+    // Two cells run at a time, because their tests mostly sleep.
     std::thread::scope(|scope| {
         let work = || {
             loop {

@@ -256,7 +256,7 @@ fn what_has_no_flags_needs_no_preadv2() {
         let file = file_with(&content);
         let fd = file.as_raw_fd();
         let mut buf = vec![0; 4096];
-        // More often than it takes to learn that reads sleep.
+        // The engine needs fewer rounds to learn that reads sleep.
         for round in 0..20 {
             file.sync_all().unwrap();
             // SAFETY: a call on a descriptor.
@@ -267,7 +267,7 @@ fn what_has_no_flags_needs_no_preadv2() {
             assert_eq!(run(&mut context, Sqe::readv(fd, &parts[..], 4000)), 4096);
             assert!(buf == content[4000..8096], "round {round}");
             assert_eq!(run(&mut context, Sqe::writev(fd, &parts[..], 4000)), 4096);
-            // From a pipe, before there is anything to read.
+            // The pipe has no data yet.
             let (reader, writer) = std::io::pipe().unwrap();
             let mut text = [0; 8];
             let part = [iovec(&mut text)];
@@ -524,8 +524,8 @@ fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
 
 #[test]
 fn writes_of_one_pipe_stay_whole_and_in_order() {
-    // In a process of its own. A number that was a file's, and was closed unseen, is found out with
-    // one request at a time, in any order.
+    // This runs in a process of its own. A number that was a file's, and was closed unseen, is
+    // found out with one request at a time, in any order.
     isolated(|| {
         let mut context = context(64);
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -558,8 +558,8 @@ fn terminal() -> Option<(File, File)> {
 
 #[test]
 fn reads_of_a_terminal_get_its_lines_in_order() {
-    // In a process of its own. A number that was a file's, and was closed unseen, is found out with
-    // one request at a time, in any order.
+    // This runs in a process of its own. A number that was a file's, and was closed unseen, is
+    // found out with one request at a time, in any order.
     isolated(|| {
         let Some((mut master, slave)) = terminal() else {
             return skip("no terminal can be made");

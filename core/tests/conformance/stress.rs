@@ -59,7 +59,7 @@ struct Station {
     readers: Vec<u32>,
     writing: Vec<bool>,
     doing: Vec<(u64, Doing)>,
-    /// In boxes, so that borrowing one borrows none that a request has.
+    /// The buffers are in boxes, so that borrowing one borrows none that a request has.
     #[expect(clippy::vec_box, reason = "a box is not borrowed with the vector")]
     buffers: Vec<Box<[u8; REGION]>>,
     /// Requests whose cancel succeeded and which have no completion yet.
@@ -275,7 +275,7 @@ fn contexts_that_move_between_threads_lose_and_repeat_nothing() {
             scope.spawn(move || {
                 let mut random = Random::new(seed ^ thread << 48);
                 loop {
-                    // With requests in flight, from one thread to another.
+                    // The context goes from one thread to another with requests in flight.
                     let mut station = {
                         let mut stations = stations.lock().unwrap();
                         let at = random.below(stations.len());

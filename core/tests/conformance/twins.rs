@@ -315,7 +315,7 @@ fn open_direct(path: &std::path::Path) -> std::io::Result<File> {
 /// Runs random programs on contexts of this builder, which gets a seed.
 fn check(direct: bool, faulty: bool, builder: impl Fn(u64) -> Builder) {
     let _bound = bounded(LONG * 8);
-    // In the build folder, so that direct I/O is that of a real disk.
+    // The file is in the build folder, so that direct I/O is that of a real disk.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     if direct && open_direct(&create(dir.path(), "direct").0).is_err() {
         return skip("the file system of the target folder has no O_DIRECT");

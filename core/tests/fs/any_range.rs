@@ -50,7 +50,7 @@ fn any_range_of_a_direct_file_is_written_and_its_length_is_exact() {
             for round in 0..100 {
                 let begin = bounds[number(bounds.len())] + number(2) * number(5000);
                 let length = bounds[number(bounds.len())] + number(2) * number(5000);
-                // From memory of any alignment.
+                // The memory has any alignment.
                 let skipped = number(3) * number(700);
                 let data: Vec<u8> = (0..skipped + length).map(|at| (at + round) as u8).collect();
                 let slice = uringlet::fs::buf::IoBuf::slice(data, skipped..);

@@ -14,12 +14,12 @@ async fn a_file_is_read_where_it_is_asked_for() {
     let file = File::open(named.path()).await.unwrap();
     let (count, buffer) = file.read_at(vec![0u8; 4096], 8192).await.unwrap();
     assert_eq!((count, &buffer[..]), (4096, &data[8192..8192 + 4096]));
-    // Up to the end of the file, and after it.
+    // Reads up to the end of the file, and after it.
     let (count, buffer) = file.read_at(Vec::with_capacity(4096), 99_000).await.unwrap();
     assert_eq!((count, &buffer[..]), (1000, &data[99_000..]));
     let (count, buffer) = file.read_at(vec![1u8; 10], 100_000).await.unwrap();
     assert_eq!((count, &buffer[..]), (0, &[1u8; 10][..]));
-    // More than is tried on the polling thread.
+    // Reads more than is tried on the polling thread.
     let (count, buffer) = file.read_at(Vec::with_capacity(1 << 20), 1).await.unwrap();
     assert_eq!((count, &buffer[..]), (99_999, &data[1..]));
 }

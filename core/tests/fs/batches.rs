@@ -62,7 +62,7 @@ fn ino(metadata: &std::fs::Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::ino(metadata)
 }
 
-/// In a child process, whose first use of the library this is.
+/// The batch runs in a child process, which has not used the library before.
 #[test]
 fn a_batch_may_be_the_first_thing_that_a_process_does() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";
@@ -164,7 +164,7 @@ fn a_batch_is_a_stream() {
     });
 }
 
-/// With workers that do not come, and workers that come late.
+/// The workers of the batch do not come, or come late.
 #[cfg(feature = "faulty")]
 #[test]
 fn every_file_of_a_batch_has_one_result_whatever_the_engine_refuses() {

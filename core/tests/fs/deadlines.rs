@@ -164,7 +164,7 @@ fn deadlines_that_meet_the_end_of_their_operation_lose_nothing() {
     }
 }
 
-/// In a child process, which has no other deadlines.
+/// The test runs in a child process, which has no other deadlines.
 #[test]
 fn the_thread_of_the_deadlines_is_one_and_ends_when_there_are_none() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";

@@ -29,7 +29,7 @@ fn a_full_disk_is_told_with_the_buffer() {
     });
 }
 
-/// In a child process, with a file system of its own: 64 KiB in memory.
+/// The test runs in a child process, with a file system of its own: 64 KiB in memory.
 #[test]
 fn a_small_file_system_that_is_full_says_how_much_it_took_and_then_that() {
     use std::os::unix::process::CommandExt as _;
@@ -81,13 +81,13 @@ fn a_small_file_system_that_is_full_says_how_much_it_took_and_then_that() {
     }
 }
 
-/// In a child process, because the limit is the process's.
+/// The test runs in a child process, because the limit is the process's.
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";
     let name = "faults::a_limit_on_the_size_of_files_is_an_error_and_no_signal";
     if std::env::var_os(CHILD).is_none() {
-        // Through pipes, because the limit also holds for a log of the harness.
+        // The output goes through pipes, because the limit also holds for a log of the harness.
         let output = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--test-threads=1"])
             .env(CHILD, "1")
@@ -101,7 +101,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let file = File::create(&path).wait().unwrap();
-    // As far as there is room, and then not at all.
+    // The first write takes what there is room for, and the next one fails.
     let (count, _) = file.write_at(vec![1u8; 100], 9_950).wait().unwrap();
     assert_eq!(count, 50);
     for wait in [true, false] {

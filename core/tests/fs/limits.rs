@@ -113,7 +113,7 @@ fn a_loop_of_hits_lets_others_run() {
     assert!(polls >= READS / 200, "{polls} polls");
 }
 
-/// All in one task, whose executor runs others only when the task is pending.
+/// All reads are in one task, whose executor runs others only when the task is pending.
 #[test]
 fn many_hits_in_one_task_let_others_run() {
     const READS: usize = 10_000;
@@ -185,7 +185,7 @@ fn limits_hold_and_what_stands_in_line_goes_in_order() {
     while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
     }
-    // By bytes: the read that reaches the limit goes, and the next ones are queued.
+    // The limit counts bytes: the read that reaches the limit goes, and the next ones are queued.
     let large: Vec<_> = (0..5).map(|_| file.read_at([0u8; 1200], 0).submit()).collect();
     assert_eq!(fs.in_flight(), (3, 2));
     for read in large {
@@ -225,7 +225,7 @@ fn requests_of_every_size_go_beside_one_that_never_ends() {
         let copied = in_time(&what("copy"), fs::copy(&path, &other).on(&fs)).unwrap();
         assert_eq!(copied, size as u64);
         let file = in_time("open", File::open(&path).on(&fs)).unwrap();
-        // Several at once, each of which may be larger than the limit.
+        // Several reads come at once, each of which may be larger than the limit.
         let reads: Vec<_> = (0..3).map(|_| file.read_exact_at(vec![0; size], 0).submit()).collect();
         for read in reads {
             assert_eq!(in_time(&what("read"), read).unwrap().1, data);

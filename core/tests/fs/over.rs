@@ -30,7 +30,7 @@ fn count(what: &str) -> usize {
     std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count()
 }
 
-/// In a child process, where nothing else makes descriptors and threads.
+/// The test runs in a child process, where nothing else makes descriptors and threads.
 #[test]
 fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
     const CHILD: &str = "URINGLET_TEST_LIMITED";
@@ -216,7 +216,7 @@ fn a_detached_operation_counts_once_whenever_it_ends() {
     fs.shutdown(LONG).wait().unwrap();
 }
 
-/// With faults, and with a storm of every way to end an operation.
+/// The engine has faults, and operations end in every way.
 #[cfg(feature = "faulty")]
 #[test]
 fn a_shutdown_ends_after_a_storm_with_faults() {

@@ -312,7 +312,8 @@ fn whatever_a_power_cut_leaves_of_a_replacement_that_is_given_up_is_old_or_new()
                 let (old, new) = (disk.settled("before"), content(number));
                 disk.allow([&old, &new]);
                 let replace = fs::replace(disk.file(), new.clone()).on(&own).submit();
-                // At another moment each time, counted in requests to the file system.
+                // The crash comes at another moment each time, counted in requests to the file
+                // system.
                 for _ in 0..number % 10 {
                     std::fs::metadata(disk.file()).unwrap();
                 }
@@ -394,7 +395,7 @@ fn a_replacement_that_leaves_out_a_step_is_found_by_a_power_cut() {
     };
     let sync_folder = || File::open(&disk.path)?.sync_all();
     let rename = |path: &Path| std::fs::rename(&staged, path);
-    // In place.
+    // Writes the file in place.
     assert!(found(&|path| write(path)?.sync_all().and_then(|()| sync_folder())).0);
     // The file is lost without its fsync, with a late fsync, or without the folder's fsync.
     assert!(

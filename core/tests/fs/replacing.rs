@@ -130,7 +130,7 @@ fn a_file_has_its_old_or_its_new_content_when_its_writer_is_killed() {
             .unwrap();
         let lines = io::BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.map_while(Result::ok).any(|line| line == "ready"));
-        // At another moment each time, counted in reads of the file.
+        // The kill comes at another moment each time, counted in reads of the file.
         for _ in 0..kill % 20 {
             let now = std::fs::read(&path).unwrap();
             assert!(now.len() == 100_000 && now.iter().all(|&byte| byte == now[0]), "{kill}");

@@ -101,7 +101,7 @@ impl Core {
         if after.wake {
             self.wake();
         }
-        // First, because a task may wait.
+        // This comes first, because a task may wait.
         self.pass_on();
         if let Some(tasks) = after.tasks {
             self.run_tasks(tasks);

@@ -524,7 +524,7 @@ fn every_entry_of_random_programs_has_one_completion_in_its_order_and_leaves_not
     }
 }
 
-/// As the library does itself, for a descriptor of its own.
+/// The library does the same for a descriptor of its own.
 #[test]
 fn a_close_by_a_thread_that_has_the_lock_of_a_ring_waits_for_no_other_ring() {
     let [one, mut other] = [1, 2].map(Model::new);

@@ -83,7 +83,7 @@ pub(super) struct Found(pub(super) Vec<(Arc<dyn Watcher>, Events)>);
 
 impl Found {
     fn add(&mut self, watcher: &Arc<dyn Watcher>, key: u64, seen: u32) {
-        // Most often the ring of the last event.
+        // This is most often the ring of the last event.
         let is_it = |(other, _): &&mut (Arc<dyn Watcher>, _)| Arc::ptr_eq(other, watcher);
         match self.0.iter_mut().rev().find(is_it) {
             Some((_, events)) => events.push((key, seen)),
@@ -125,7 +125,7 @@ impl Groups {
                 [epoll, bell].into_iter().filter(|&fd| fd >= 0).for_each(|fd| _ = sys::close(fd));
                 return Err(epoll.min(bell));
             }
-            // Under numbers that programs do not expect.
+            // The copies have numbers that programs do not expect.
             let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
                 Some(own) => {
                     // The descriptor is not closed as the program's: that asks all rings, and their

@@ -68,7 +68,7 @@ mod tests {
         let seat = Seat::default();
         let other_takes = || thread::scope(|scope| scope.spawn(|| seat.take()).join().unwrap());
         assert!(seat.take() && !other_takes());
-        // As after a jump.
+        // The seat is as after a jump.
         assert!(seat.take());
         seat.is_late();
         assert!(!seat.is_taken() && !other_takes());

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use syscalls::Sysno;
 
 const FUTEX_PRIVATE: i32 = libc::FUTEX_PRIVATE_FLAG;
-/// Of 32 bits, and of this process (`FUTEX2_SIZE_U32`, `FUTEX2_PRIVATE`).
+/// The futex has 32 bits, and is of this process (`FUTEX2_SIZE_U32`, `FUTEX2_PRIVATE`).
 const OWN: u32 = 2 | 128;
 
 /// `struct futex_waitv`.

@@ -133,7 +133,7 @@ fn constant(text: &[u8], at: usize) -> Option<u32> {
 }
 
 fn number(text: &[u8], call: usize) -> Number {
-    // From the nearest on.
+    // The search begins at the nearest load.
     for at in (call.saturating_sub(LOAD_LEN + BETWEEN)..call).rev() {
         let constant = constant(text, at).filter(|_| !has_upper_prefix(text, at));
         if let Some(number) = constant
@@ -221,7 +221,7 @@ impl Jumps {
         let found = sites.len();
         sites.retain(|site| {
             let load = text.start + site.load;
-            // In one page, so that all of a jump is written, or nothing.
+            // The jump is in one page, so that all of it is written, or nothing.
             load % PAGE + LOAD_LEN <= PAGE
                 && is_in_function(load)
                 && is_in_function(text.start + site.call + CALL.len() - 1)

@@ -109,7 +109,7 @@ static void refused(int fd)
     printf("selects a buffer: %d\n", result());
 }
 
-/* In a chain, and by the index of a registered file. */
+/* The command is in a chain, and names its file by the index of a registered file. */
 static void chained(int fd)
 {
     int value = 1, got = -1;

@@ -59,7 +59,7 @@ static void woken(void)
     printf("[woken]\n");
     futex(WAIT, words, 1, ALL, SIZE_32 | PRIVATE, 1);
     printf("another value: %d\n", result());
-    /* As soon as it was submitted, it is there to be woken. */
+    /* The wait can be woken as soon as it was submitted. */
     for (int round = 0; round < 50; round++) {
         futex(WAIT, words, 0, ALL, SIZE_32 | PRIVATE, 1);
         io_uring_submit(&ring);

@@ -204,7 +204,7 @@ pub struct Figure {
     pub cpu_us_per_request: f64,
     /// The user part of the CPU time.
     pub user_us_per_request: f64,
-    /// For a timed run only.
+    /// Only a timed run has this figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyFigure>,
     /// uringlet's choice, and what was refused; none for a native engine.
@@ -313,7 +313,7 @@ pub struct SubmitFigure {
 pub struct Latency {
     calls: Times,
     completions: Times,
-    /// From the start of the submit calls.
+    /// The times from the start of the submit calls.
     total: Sums,
     requests: u64,
     /// Slots of the next submit.

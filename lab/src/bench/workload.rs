@@ -113,7 +113,7 @@ impl Workload {
 pub struct Load {
     /// Writes, not reads.
     pub write: bool,
-    /// Past the page cache.
+    /// The load bypasses the page cache.
     pub direct: bool,
     /// The order of the offsets.
     pub order: Order,

@@ -115,7 +115,7 @@ fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
     }
 }
 
-/// For readers who read nothing else.
+/// The conclusion is for readers who read nothing else.
 fn conclusion(document: &Document) -> Markup {
     html! { @for sentence in &document.conclusion { p class="conclusion" { (sentence) } } }
 }

@@ -71,7 +71,7 @@ pub struct Document {
 #[derive(Debug, Default)]
 pub struct Section {
     pub heading: String,
-    /// On pages only.
+    /// The figures are on pages only.
     pub figures: Vec<Figure>,
     pub tables: Vec<Table>,
     /// Lines below the tables.

@@ -160,7 +160,8 @@ impl Drop for Target {
 /// with its links, owner and permissions.
 fn replace(file: &File, content: &[u8]) -> std::io::Result<()> {
     let before = file.metadata()?.len();
-    // First after the old content. Some file systems report that they are full only at a sync.
+    // The new content is first written after the old one. Some file systems report that they are
+    // full only at a sync.
     let room = file.write_all_at(content, before).and_then(|()| file.sync_all());
     if room.is_err() {
         file.set_len(before)?;

@@ -14,7 +14,7 @@ pub enum Scale {
     Linear,
     /// Logarithmic: equal ratios have equal distances; values at or below 0 are not shown.
     Log,
-    /// For percentiles: each further nine has the same distance.
+    /// The scale of percentiles: each further nine has the same distance.
     Percentile,
 }
 

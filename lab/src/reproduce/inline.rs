@@ -78,7 +78,7 @@ struct Cell {
 }
 
 impl cells::Cell for Cell {
-    /// For the rate, and for the latencies.
+    /// The figures for the rate, and for the latencies.
     type Figure = [Figure; 2];
 
     fn name(&self) -> String {

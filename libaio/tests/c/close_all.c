@@ -121,7 +121,7 @@ int main(void)
     direct = other >= 0;
     if (pipe(ends))
         die("pipe");
-    /* First moves these numbers out of the way. */
+    /* Moves these numbers out of the way first. */
     int counter = eventfd(0, 0),
         spare[] = {fcntl(fd, F_DUPFD, 100),
                    direct ? fcntl(other, F_DUPFD, 100) : fcntl(fd, F_DUPFD, 100),
@@ -135,7 +135,7 @@ int main(void)
         io_context_t ctx = setup(64);
         snprintf(name, sizeof name, "right before %s", ways[way].name);
         say(name, "%d", work(ctx));
-        /* Once with nothing in flight, once with a poll that waits. */
+        /* The context has nothing in flight, and then a poll that waits. */
         static struct iocb poll;
         struct io_event event;
         for (int round = 0; round < 2; round++) {

@@ -32,7 +32,7 @@ static void *work(void *argument)
             __atomic_add_fetch(&other_answers, 1, __ATOMIC_RELAXED);
         if (got > 0)
             __atomic_add_fetch(&done, got, __ATOMIC_RELAXED);
-        /* By number: the original's function reads through the handle. */
+        /* The call is by number: the original's function reads through the handle. */
         got = (int)syscall(SYS_io_getevents, mine, 0L, (long)BATCH, events, &zero);
         if (got < 0 && errno != EINVAL)
             __atomic_add_fetch(&other_answers, 1, __ATOMIC_RELAXED);

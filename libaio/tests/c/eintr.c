@@ -14,7 +14,7 @@ static void handler(int signal)
 static io_context_t ended;
 static volatile long ended_how = 1;
 
-/* As programs clean up when they are told to end. */
+/* Cleans up as programs do when they are told to end. */
 static void end(int signal)
 {
     (void)signal;

@@ -100,7 +100,7 @@ int main(void)
     if (read(watch, &value, sizeof value) != sizeof value)
         die("eventfd");
 
-    /* And another file under that number is not counted up. */
+    /* Another file under that number is not counted up either. */
     char byte;
     if (read(ends[0], &byte, 1) != 1)
         die("read");

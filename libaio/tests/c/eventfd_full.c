@@ -106,7 +106,7 @@ static void kinds(int flags)
     say(name, "%llx", (unsigned long long)last);
     with(counter, "empty again", 0, 1);
 
-    /* More than a few of them. */
+    /* Eight eventfds are more than a few. */
     for (int i = 0; i < 8; i++)
         if ((many[i] = eventfd(0, flags)) < 0 || write(many[i], &full, sizeof full) != sizeof full)
             die("eventfd");

@@ -40,7 +40,7 @@ static void body(void)
     direct = reopen(fd, O_RDWR | O_DIRECT);
     buf = pages(READS * PAGE);
     ctx = setup(2 * READS);
-    /* In flight all the time. */
+    /* This request is in flight all the time. */
     io_prep_poll(&poll, ends[0], POLLIN);
     if (io_submit(ctx, 1, &list) != 1)
         die("submit");

@@ -147,7 +147,7 @@ int main(void)
         like_qemu(ctx, direct, "QEMU's way, direct");
     answer("destroy without any io_getevents", io_destroy(ctx));
 
-    /* In turn: one by hand, one by call. */
+    /* Completions are taken in turn: one from memory, one by call. */
     ctx = setup(4);
     struct ring *ring = (struct ring *)ctx;
     int by_hand = 0, by_call = 0;

@@ -54,7 +54,7 @@ pub const fn differs(
 pub struct Build {
     /// The suffix of this build for the names of the functions that a program calls.
     pub suffix: &'static str,
-    /// For the C compiler.
+    /// Flags for the C compiler.
     pub flags: &'static [&'static str],
 }
 
@@ -67,7 +67,7 @@ pub struct Suite {
     pub expected: &'static str,
     /// The programs are in `tests/c` of this folder, the matrix in its README.
     pub manifest: &'static str,
-    /// For the linker.
+    /// Arguments for the linker.
     pub link: &'static [&'static str],
     pub builds: &'static [Build],
     pub programs: &'static [&'static str],

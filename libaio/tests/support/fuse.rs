@@ -20,7 +20,7 @@ use wire::*;
 /// Bytes in each file.
 pub const SIZE: usize = 16 << 20;
 
-/// Longer than anything takes that is not held.
+/// This is longer than anything takes that is not held.
 const LONG: Duration = Duration::from_secs(30);
 
 /// In the server: the name of its test.
@@ -174,7 +174,7 @@ fn serve_if_asked() {
     }
 }
 
-/// On a line of its own: the harness may be in the middle of a line.
+/// The message has a line of its own: the harness may have printed half a line.
 fn say(answer: &str) {
     println!("\n{MARK}{answer}");
 }
@@ -327,7 +327,7 @@ fn what_is_held_is_answered_when_the_server_goes_on() {
     disk.go_on();
     assert_eq!(reader.join().expect("no panic").expect("a read"), (4096, true));
 
-    // As for a process that was stopped.
+    // The server answers like a process that was stopped.
     disk.stop();
     let reader = read_at(4 << 20);
     assert!(disk.holds(1, ALL), "the read waits to be taken");
@@ -341,7 +341,7 @@ fn what_is_held_is_answered_when_the_server_goes_on() {
     assert!(disk.holds(1, READS), "the read reaches the server");
     drop(disk);
     let error = reader.join().expect("no panic").expect_err("nobody is left to answer");
-    // Of a held request, or of one that could no longer be sent.
+    // The error is that of a held request, or of one that could no longer be sent.
     let expected = [libc::ECONNABORTED, libc::ENOTCONN];
     assert!(error.raw_os_error().is_some_and(|errno| expected.contains(&errno)), "{error}");
 }

@@ -221,8 +221,8 @@ impl Runs {
 
 /// fio's output for a job file. After Ctrl-C, fio ends normally, and removes its files.
 fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
-    // In memory: a full pipe would stop fio, and a pipe that a job of a killed fio has open would
-    // stop this command.
+    // The output goes to memory. A full pipe would stop fio, and a pipe that a job of a killed fio
+    // has open would stop this command.
     let file = || io::Result::Ok(File::from(memfd_create("uringlet-fio", MemfdFlags::CLOEXEC)?));
     let (mut input, stdout, stderr) = (file()?, file()?, file()?);
     input.write_all(job.as_bytes())?;
@@ -292,7 +292,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         false => Vec::new(),
     };
     let ways = Way::all(&without_repeats(&arguments.engines, defaults), named);
-    // With fewer rounds, the best of five has no interval, and so there is no verdict.
+    // With fewer rounds, the comparison with the best of five engines has no interval, and so no
+    // verdict.
     let rounds = arguments.rounds.unwrap_or(8);
     let settings = Settings {
         files: arguments.jobs.iter().map(|path| path.display().to_string()).collect(),

@@ -21,7 +21,8 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// A file whose pages are expected not to be in memory, and mostly are not.
 fn cold_file(reads: usize) -> File {
-    // In the folder of this program: folders for temporary files are often not on a disk.
+    // The file is in the folder of this program: folders for temporary files are often not on a
+    // disk.
     let program = std::env::current_exe().unwrap();
     let file = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
     for at in 0..reads {
@@ -322,7 +323,7 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
     const NAME: &str = "a_file_in_memory_leaves_the_lane_where_trying_is_refused";
     const CHILD: &str = "URINGLET_TEST_CHILD";
     if std::env::var_os(CHILD).is_none() {
-        // In a process of its own: its threads serve all contexts.
+        // The test has a process of its own: its threads serve all contexts.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args([NAME, "--nocapture"]).env(CHILD, NAME).stdout(std::process::Stdio::null());
         let status = child.status();

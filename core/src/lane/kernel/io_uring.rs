@@ -82,13 +82,13 @@ impl Uring {
         let mut cooperates = sys::membarrier_register();
         let mut made = make(cooperates);
         if cooperates && made.as_ref().is_err_and(|&errno| errno == -libc::EINVAL) {
-            // Before Linux 5.19.
+            // The kernel is older than Linux 5.19.
             cooperates = false;
             made = make(false);
         }
         let ring = made?;
         if !ring.params().is_feature_ext_arg() {
-            // Before Linux 5.11: the wait has no timeout.
+            // The kernel is older than Linux 5.11: the wait has no timeout.
             return Err(-libc::ENOSYS);
         }
         own::note(ring.as_raw_fd());

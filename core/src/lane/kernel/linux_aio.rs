@@ -281,8 +281,8 @@ impl Backend for LinuxAio {
     }
 
     fn close(&self) {
-        // At once, and not when the last thread drops the context: fs.aio-max-nr is one number for
-        // the whole host. Only the poll can be in flight; this call cancels it.
+        // The context is destroyed at once, and not when the last thread drops it: fs.aio-max-nr is
+        // one number for the whole host. Only the poll can be in flight; this call cancels it.
         let context = self.context.swap(0, Ordering::Relaxed);
         if context != 0 {
             sys::io_destroy(context);

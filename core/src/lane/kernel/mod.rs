@@ -537,7 +537,7 @@ impl KernelLane {
         if done.is_empty() {
             return;
         }
-        // Of two increments at a time one may be lost: the value has changed nevertheless.
+        // One of two increments at the same time may be lost: the value has changed nevertheless.
         let collected = self.collected.load(Ordering::Relaxed);
         self.collected.store(collected.wrapping_add(1), Ordering::Relaxed);
         self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);

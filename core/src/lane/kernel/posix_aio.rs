@@ -462,8 +462,8 @@ impl SharedFile {
             return;
         }
         for &(fd, _) in duplicates {
-            // At once: a later close would release a lock that the program takes after its request.
-            // The file system is a local one, so no server is waited for.
+            // The descriptor is closed at once: a later close would release a lock that the program
+            // takes after its request. The file system is a local one, so no server is waited for.
             own::close(fd);
         }
     }

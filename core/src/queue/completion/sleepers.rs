@@ -97,7 +97,7 @@ struct Registration {
 pub(crate) struct Sleeper<'a> {
     /// Completions in the ring.
     pub(crate) need: u32,
-    /// Instead: these completions, of a context without a ring.
+    /// The completions to wait for in a context without a ring, instead of `need`.
     pub(crate) concern: Option<Concern>,
     /// Asked once more when other threads can see that this thread is going to sleep. True: there
     /// is something to do instead.

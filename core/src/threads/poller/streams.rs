@@ -401,7 +401,8 @@ impl Streams {
                 let is_tried = one.transfer && self.served.contains(&(fd, one.events));
                 firsts.push(!is_tried && !stream.is_behind(at));
             }
-            // From the last one on, each in front: a request that comes back late was there first.
+            // The requests go back from the last one on, each to the front: a request that comes
+            // back late was there first.
             for (mut one, is_first) in stream.waiting.into_iter().zip(firsts).rev() {
                 // As with the C library's aio, a request that is not the first of its stream finds
                 // no file. The number itself does not ensure that, because the next opened file

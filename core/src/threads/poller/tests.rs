@@ -150,7 +150,7 @@ fn serve(poller: &Poller, ready: Vec<(super::PolledRequest, i16)>) {
     }
 }
 
-/// As if poll(2) had said that all are ready.
+/// Acts as if poll(2) had returned that all are ready.
 fn all_are_ready(poller: &Poller) {
     let streams = &mut lock(&poller.state).streams;
     streams.waiting().for_each(|one| one.tried = false);

@@ -88,7 +88,7 @@ fn measure(producers: usize, each: Duration, add: &Add<'_>, drain: &mut Drain<'_
                 let batch = [[producer as u64, 1, 2]; BATCH];
                 let (mut spent, mut added) = (Duration::ZERO, 0);
                 start.wait();
-                // Once at least, however late it gets a CPU.
+                // Each thread adds once at least, however late it gets a CPU.
                 loop {
                     let begin = Instant::now();
                     nodes.chunks(BATCH).for_each(|nodes| add(nodes, &batch));

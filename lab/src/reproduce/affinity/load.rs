@@ -125,7 +125,7 @@ fn measure(
 /// The times of all CPUs together, and of each with its number.
 type Times = (Ticks, Vec<(usize, Ticks)>);
 
-/// From /proc/stat (proc_stat(5)), in ticks.
+/// The CPU times of /proc/stat (proc_stat(5)), in ticks.
 fn cpu_times() -> Option<Times> {
     parse_times(&read_to_string("/proc/stat").ok()?)
 }

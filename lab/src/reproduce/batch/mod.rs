@@ -142,7 +142,7 @@ impl Settings {
         cells
     }
 
-    /// At 300 MB/s.
+    /// The time of all rounds, if files are copied at 300 MB/s.
     fn takes(&self) -> Duration {
         let cells = (self.threads.len() * BATCHES.len()) as f64;
         let job = 3.0 * self.job_size as f64 / 3e8;
@@ -163,7 +163,7 @@ impl Settings {
         cells::measure(paths, &groups, rounds, &bar, |cell, _, _| {
             path::alone((cell.threads, cell.batch), duration, cpus, &STOP)
         });
-        // All phases of one batch size, then those of the other.
+        // The order is all phases of one batch size, then those of the other.
         for (round, index) in interleaved(&groups, rounds) {
             let (threads, batch) =
                 (self.threads[index / BATCHES.len()], BATCHES[index % BATCHES.len()]);

@@ -24,9 +24,9 @@ pub struct Cell<P> {
     pub not_measured: Option<String>,
 }
 
-/// Of the submit path alone.
+/// A cell of the submit path alone.
 pub type PathCell = Cell<()>;
-/// Of a phase of the job.
+/// A cell of a phase of the job.
 pub type JobCell = Cell<Phase>;
 
 impl<P> Cell<P> {

@@ -46,7 +46,8 @@ fn requests_of_a_thread_that_computes_are_collected_by_others() {
         let name = "requests_of_a_thread_that_computes_are_collected_by_others";
         return crate::skipped(name, "io_uring is refused here");
     };
-    // In the folder of this program: folders for temporary files are often not on a disk.
+    // The file is in the folder of this program: folders for temporary files are often not on a
+    // disk.
     let program = std::env::current_exe().unwrap();
     let file = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
     for round in 0..ROUNDS {
