@@ -215,6 +215,16 @@ pub(crate) unsafe fn write(sqe: &Sqe) -> i32 {
     unsafe { positional(sqe, true, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) }
 }
 
+/// Writes a vector at an offset, which the kernel reads where the program has it.
+///
+/// # Safety
+/// As for [`execute`]; it is a write at an offset, without flags.
+pub(crate) unsafe fn write_vector(sqe: &Sqe) -> i32 {
+    let (iov, count) = (sqe.addr as *const Iovec, sqe.len as usize);
+    // SAFETY: the kernel checks the vector and the buffers, which are the request's.
+    uninterrupted(|| unsafe { sys::pwritev(sqe.fd, iov, count, sqe.off, 0) })
+}
+
 /// The result of a read that must not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
@@ -231,11 +241,16 @@ pub(crate) enum Tried {
 /// Reads what is in memory, and starts reading what is not (since Linux 5.10).
 ///
 /// # Safety
-/// As for [`execute`]; it is a read at an offset, without flags, into one buffer.
+/// As for [`execute`]; it is a read at an offset, without flags. A vector is read by the kernel
+/// where the program has it.
 pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
-    let iov = [Iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
+    if is_vector(sqe) {
+        // SAFETY: the caller's contract.
+        return unsafe { try_read_into(sqe, sqe.addr as *const _, sqe.len as usize) };
+    }
+    let iov = Iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize };
     // SAFETY: the caller's contract.
-    unsafe { try_read_into(sqe, &iov) }
+    unsafe { try_read_into(sqe, &raw const iov, 1) }
 }
 
 /// As [`try_read`], for every kind of read. A read that moves the file position or has flags cannot
@@ -250,7 +265,9 @@ pub(crate) unsafe fn try_request(request: &Request) -> Tried {
     }
     match (sqe.opcode, &request.copied) {
         // SAFETY: the caller's contract.
-        (opcode::READV, Some(copied)) => unsafe { try_read_into(sqe, &copied.iov) },
+        (opcode::READV, Some(copied)) => unsafe {
+            try_read_into(sqe, copied.iov.as_ptr(), copied.iov.len())
+        },
         // SAFETY: as above.
         (opcode::READ, _) if sqe.len > 0 => unsafe { try_read(sqe) },
         _ => Tried::Impossible,
@@ -258,28 +275,29 @@ pub(crate) unsafe fn try_request(request: &Request) -> Tried {
 }
 
 /// # Safety
-/// As for [`try_read`], with these buffers.
-unsafe fn try_read_into(sqe: &Sqe, iov: &[Iovec]) -> Tried {
-    let len = iov.iter().map(|part| part.iov_len).sum::<usize>().min(MAX_RW_COUNT);
+/// As for [`try_read`], with a vector of so many buffers. It need not be readable.
+unsafe fn try_read_into(sqe: &Sqe, iov: *const Iovec, count: usize) -> Tried {
     let flags = libc::RWF_NOWAIT as u32;
-    // SAFETY: the kernel checks the buffers, which are the request's.
-    let result = unsafe { sys::preadv2(sqe.fd, iov.as_ptr(), iov.len(), sqe.off, flags) };
+    // SAFETY: the kernel checks the vector and the buffers, which are the request's.
+    let result = unsafe { sys::preadv2(sqe.fd, iov, count, sqe.off, flags) };
     #[cfg(test)]
     let result = if sqe.off < ABSENT_FROM.get() { result } else { -(libc::EAGAIN as Ret) };
-    match result {
-        n if n == len as Ret => Tried::Done(n as i32),
-        // A short count does not tell missing pages from the end of the file. (Nor does a 0 with
-        // Linux 5.9 and 5.10.)
-        n if n >= 0
-            && sys::file_size(sqe.fd)
-                .is_some_and(|size| sqe.off.saturating_add(n as u64) >= size) =>
-        {
-            Tried::Done(n as i32)
-        }
-        n if n >= 0 || n == -(libc::EAGAIN as Ret) => Tried::WouldWait,
-        n if is_not_taken(n) => Tried::Impossible,
-        _ => Tried::Failed,
+    let read = match result {
+        n if n >= 0 => n as usize,
+        n if n == -(libc::EAGAIN as Ret) => return Tried::WouldWait,
+        n if is_not_taken(n) => return Tried::Impossible,
+        _ => return Tried::Failed,
+    };
+    // SAFETY: the kernel has just read the vector.
+    let part = |at| unsafe { iov.add(at).read_unaligned().iov_len };
+    let len = (0..count).map(part).fold(0, usize::saturating_add).min(MAX_RW_COUNT);
+    // A short count does not tell missing pages from the end of the file. (Nor does a 0 with Linux
+    // 5.9 and 5.10.)
+    let ends = |size| sqe.off.saturating_add(read as u64) >= size;
+    if read == len || sys::file_size(sqe.fd).is_some_and(ends) {
+        return Tried::Done(read as i32);
     }
+    Tried::WouldWait
 }
 
 #[cfg(test)]

@@ -347,6 +347,11 @@ pub(crate) mod op {
         matches!(opcode, READ..=WRITE | READV..=WRITEV | READ_FIXED..=WRITE_FIXED)
             || matches!(opcode, READV_FIXED..=WRITEV_FIXED)
     }
+
+    /// Those of them that write to the file.
+    pub(crate) fn is_write(opcode: u8) -> bool {
+        matches!(opcode, WRITE | WRITEV | WRITE_FIXED)
+    }
 }
 
 /// Flags of timeouts.

@@ -13,7 +13,7 @@ use crate::errno;
 use crate::exec::{self, Tried};
 use crate::request::{Expect, Kind, Request, Route, Started};
 use crate::router::facts::Facts;
-use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX};
+use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX, TRIED_PARTS};
 use crate::router::{self, Call, KernelScope};
 #[cfg(doc)]
 use crate::sqe::FILE_POSITION;
@@ -160,14 +160,22 @@ impl Instance {
     }
 
     /// Executes the read or the write of an entry now, as io_uring does at issue. `None`: it has to
-    /// be submitted, because it has to wait, or is no plain one of at most [`TRIED_MAX`] bytes.
-    /// A write is executed as by a poll. It must have nothing in front of it, and nothing may wait
-    /// for the calling thread.
+    /// be submitted, because it has to wait, or is no plain one of at most [`TRIED_MAX`] bytes or
+    /// [`TRIED_PARTS`] buffers. A vector need not be readable. A write is executed as by a poll. It
+    /// must have nothing in front of it, and nothing may wait for the calling thread.
     ///
     /// # Safety
-    /// As for [`Instance::submit_with`]; the buffer belongs to the transfer during the call.
+    /// As for [`Instance::submit_with`]; buffers belong to the transfer during the call.
     pub unsafe fn try_now(&self, sqe: &Sqe) -> Option<i32> {
-        let one = Transfer::of(sqe).filter(|one| (1..=TRIED_MAX).contains(&one.length))?;
+        let (most, opcode) = match sqe.opcode {
+            opcode::READV => (TRIED_PARTS, opcode::READ),
+            opcode::WRITEV => (TRIED_PARTS, opcode::WRITE),
+            other => (TRIED_MAX, other),
+        };
+        let one = Transfer::of(&Sqe { opcode, ..*sqe })?;
+        if !(1..=most).contains(&one.length) {
+            return None;
+        }
         let inline = Facts::noted(one.fd).is_some_and(|facts| facts.is_inline(one.is_write));
         let engine = self.engine != EngineKind::Null && self.kernel_scope() <= KernelScope::Direct;
         if !inline || !engine || self.stands_by() || self.board.is_closed() {

@@ -105,7 +105,8 @@ pub(super) unsafe fn write_now(board: &Board, sqe: &Sqe, timed: bool) -> Option<
         return None;
     }
     // SAFETY: at an offset, and without flags; the rest is the caller's contract.
-    let call = || unsafe { exec::write(sqe) };
+    let call =
+        || unsafe { if exec::is_vector(sqe) { exec::write_vector(sqe) } else { exec::write(sqe) } };
     let timed = timed || facts::is_suspect(sqe.fd, true);
     let result = if timed { time(board, (sqe.fd, true, sqe.len), call).0 } else { call() };
     (result != -libc::ESPIPE).then_some(result)

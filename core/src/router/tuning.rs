@@ -123,6 +123,10 @@ pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 /// A copy of 64 KiB takes some 7 us.
 pub(crate) const TRIED_MAX: u32 = 64 << 10;
 
+/// A vector of more buffers is copied before it is used: as many as the kernel copies without
+/// memory of their own.
+pub(crate) const TRIED_PARTS: u32 = 8;
+
 // Handing over to the kernel.
 
 /// A submitter hands over itself if the lane had no more requests than these lately. With qemu-img

@@ -164,8 +164,8 @@ macro_rules! fields {
     };
 }
 
-const READ: u32 = op::READ as u32;
-const WRITE: u32 = op::WRITE as u32;
+/// Transfers without flags and a priority.
+const PLAIN: [u32; 4] = [op::READ as u32, op::WRITE as u32, op::READV as u32, op::WRITEV as u32];
 
 impl Fields {
     fields! {
@@ -189,7 +189,7 @@ impl Fields {
     pub(crate) fn plain_transfer(&self) -> Option<Sqe> {
         // The operation, with flags and a priority; and flags of the operation, and an index, an
         // identity or a slot.
-        let is_plain = matches!(self.0[0] as u32, READ | WRITE) && self.0[5] == 0;
+        let is_plain = PLAIN.contains(&(self.0[0] as u32)) && self.0[5] == 0;
         (is_plain && self.op_flags() == 0).then(|| self.sqe())
     }
 

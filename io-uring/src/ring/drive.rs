@@ -125,7 +125,7 @@ impl Core {
         }
         let mut all = true;
         for Try { sqe, result, .. } in &mut tries {
-            if all || sqe.opcode == op::READ {
+            if all || !op::is_write(sqe.opcode) {
                 // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
                 *result = unsafe { engine.try_now(sqe) };
             }

@@ -28,6 +28,12 @@ thread_local! {
     static MARKS: [Cell<*const Core>; 2] = const { [const { Cell::new(null()) }; 2] };
 }
 
+/// Has a vector few bytes? Large transfers are worth threads of their own.
+pub(super) fn is_small(bytes: i32) -> bool {
+    const MOST: i32 = 64 << 10;
+    bytes <= MOST
+}
+
 /// The ring that this thread has entered.
 pub(super) const ENTERED: usize = 0;
 /// The ring whose lock this thread has, or waits for. A signal handler can read it.
@@ -145,6 +151,8 @@ pub(crate) struct Core {
     pub(super) ended: AtomicU32,
     /// Threads that try calls on sockets.
     pub(super) trying: AtomicU32,
+    /// The last vector that was seen had few bytes, so the next one is expected to have as few.
+    pub(super) expects_small_vectors: AtomicBool,
     /// Threads that execute what they submit. Changed under the lock.
     pub(super) executing: AtomicU32,
     /// Polls that each thread checks when it enters the ring.
@@ -218,6 +226,7 @@ impl Core {
             taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             trying: AtomicU32::new(0),
+            expects_small_vectors: AtomicBool::new(false),
             executing: AtomicU32::new(0),
             looks: AtomicU32::new(0),
             handover: Handover::new(),
@@ -303,6 +312,14 @@ impl Core {
 
     pub(super) fn executes_one_less(&self) {
         Self::count(&self.executing, 1u32.wrapping_neg());
+    }
+
+    /// A vector was seen that has, or has moved, so many bytes.
+    pub(super) fn saw_vector(&self, bytes: i32) {
+        let is_small = is_small(bytes);
+        if self.expects_small_vectors.load(Ordering::Relaxed) != is_small {
+            self.expects_small_vectors.store(is_small, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn show_flags(&self, flags: u32) {

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::batch::{Batch, Prepared};
-use super::state::{Locked, State};
+use super::state::{Locked, State, is_small};
 use super::types::{Request, Stage, Try};
 use crate::abi::{iosqe, op, setup};
 use crate::chains::{NONE, Step};
@@ -88,8 +88,7 @@ impl Locked<'_> {
     fn accept(&mut self, place: u32, batch: &mut Batch) -> Option<(u32, Result<(), Refused>)> {
         if let Some(Prepared { request, answer, .. }) = batch.take(place) {
             let at = self.take();
-            let Request { generation, stage, .. } = *self.request(at);
-            *self.request(at) = Request { generation, stage, ..request };
+            self.fill(at, request);
             return Some((at, answer));
         }
         let entry = self.core.memory.sqe(place)?;
@@ -97,6 +96,15 @@ impl Locked<'_> {
         let iopoll = self.core.has(setup::IOPOLL);
         let answer = self.request(at).prepare(&Fields(entry), iopoll);
         Some((at, answer))
+    }
+
+    /// Fills a place with a request that was prepared before the lock was taken.
+    pub(super) fn fill(&mut self, at: u32, request: Request) {
+        if matches!(request.opcode, op::READV | op::WRITEV) {
+            self.core.saw_vector(request.expected);
+        }
+        let Request { generation, stage, .. } = *self.request(at);
+        *self.request(at) = Request { generation, stage, ..request };
     }
 
     /// Adds a request to its chain. False: its preparation has failed, and a batch ends here.
@@ -213,12 +221,16 @@ impl Locked<'_> {
     fn is_tried(&mut self, at: u32) -> bool {
         let key = self.key(at);
         let Plan::Engine(sqe, None) = self.request(at).plan else { return false };
-        let write = sqe.opcode == op::WRITE;
+        let write = op::is_write(sqe.opcode);
         let State { submits, more_follow, .. } = *self.state;
         let first = submits && !(write && more_follow) && !self.is_in_front_of(write);
         let request = self.request(at);
         let alone = request.next == NONE && request.flags & iosqe::ASYNC == 0;
-        let plain = write || sqe.opcode == op::READ;
+        let plain = match sqe.opcode {
+            op::READ | op::WRITE => true,
+            op::READV | op::WRITEV => is_small(request.expected),
+            _ => false,
+        };
         if !first || !alone || !plain || !uringlet::front::is_inline(sqe.fd, write) {
             return false;
         }
