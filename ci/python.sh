@@ -125,7 +125,8 @@ mkdir -p -- "$work/suites"
             "caio==$caio" "aiofile==$aiofile"
     for name in "caio-$caio" "aiofile-$aiofile"; do
         tar xf "$name.tar.gz"
-        # Away from the package, which would be imported in place of the installed one.
+        # The test runs away from the package, which would be imported in place of the installed
+        # one.
         mkdir "of-$name"
         mv "$name/tests" "$name/README.md" "of-$name/"
     done

@@ -88,8 +88,8 @@ fn build(target: &Path) -> Vec<PathBuf> {
         // A statically linked command carries dynamically linked libraries.
         if env::var("CARGO_CFG_TARGET_FEATURE").is_ok_and(|list| list.contains("crt-static")) {
             let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-            // Replaced in place, because the flag overrides its opposite; also for targets with
-            // this prefix.
+            // The flag is replaced in place, because it overrides its opposite; also for targets
+            // with this prefix.
             let flags = flags.replace("+crt-static", "-crt-static");
             let separator = if flags.is_empty() { "" } else { "\x1f" };
             let dynamic = "-Ctarget-feature=-crt-static";

@@ -27,7 +27,7 @@ static void submit_read(struct uringlet *u, int fd, unsigned number)
     CHECK(uringlet_submit(u) == 1);
 }
 
-/* The next completion is this one. */
+/* Takes the next completion, which must be this one. */
 static void expect(struct uringlet *u, unsigned number, int res)
 {
     struct uringlet_cqe cqe;
@@ -82,7 +82,7 @@ int main(void)
     CHECK(write(second[1], "x", 1) == 1);
     expect(u, 2, 1);
 
-    /* Cancelled while this thread waits for it. */
+    /* The read is cancelled while this thread waits for it. */
     submit_read(u, first[0], 3);
     CHECK(pthread_create(&thread, NULL, cancel_third, u) == 0);
     expect(u, 3, -ECANCELED);

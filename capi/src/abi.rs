@@ -169,7 +169,7 @@ impl Stats {
     /// `-EFAULT`, or `-EINVAL` for a size that has no room for the size member.
     ///
     /// # Safety
-    /// If memory at `out` can be written, it has such a structure.
+    /// If memory at `out` can be written, it has the structure of the program.
     pub(crate) unsafe fn write(mut self, out: *mut Self) -> Result<(), i32> {
         if !front::writable(out as usize) {
             return Err(-libc::EFAULT);

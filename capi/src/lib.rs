@@ -357,7 +357,7 @@ pub unsafe extern "C" fn _uringlet_read_many(
 /// `uringlet_get_stats()`.
 ///
 /// # Safety
-/// If memory at `out` can be written, it has such a structure.
+/// If memory at `out` can be written, it has the structure of the program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_get_stats(u: Handle, out: *mut Stats) -> c_int {
     with_owned(u, |owned| {

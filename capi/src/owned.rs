@@ -243,7 +243,7 @@ impl Owned {
             match self.wait_more(usize::MAX, Some(left)) {
                 Ok(available) if available >= self.outstanding => return Ok(()),
                 Ok(_) => return Err(-libc::ETIME),
-                // Interrupted: waits for the rest of the time.
+                // A signal interrupted the wait: this waits for the rest of the time.
                 Err(errno) if errno == -libc::EINTR => {}
                 Err(errno) => return Err(errno),
             }

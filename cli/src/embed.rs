@@ -38,7 +38,7 @@ const STICKY: u32 = 0o1000;
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     folder: PathBuf,
-    /// The folders above it may be made, too.
+    /// Folders above it may be created, too.
     with_parents: bool,
 }
 
@@ -142,7 +142,7 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     }
 }
 
-/// Makes a folder of this user's if there is none. Returns its path without links.
+/// Makes a folder that belongs to this user if there is none. Returns its path without links.
 fn make(folder: &Path) -> Result<PathBuf> {
     let made = DirBuilder::new().mode(0o755).create(folder);
     if let Err(error) = made
@@ -164,7 +164,7 @@ fn make(folder: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Does it belong to this user or to root?
+/// Does the file belong to this user or to root?
 fn is_trusted(data: &Metadata) -> bool {
     data.uid() == 0 || data.uid() == geteuid().as_raw()
 }
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), BYTES);
         let writer = File::options().write(true).open(&path).and_then(|mut f| f.write_all(b"x"));
         assert!(writer.is_err(), "it is sealed");
-        // A child finds it under the same name, without having its descriptor.
+        // A child finds the file under the same name, without having its descriptor.
         let mut cat = std::process::Command::new("cat");
         assert_eq!(cat.arg(&path).output().unwrap().stdout, BYTES);
     }

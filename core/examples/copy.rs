@@ -60,7 +60,8 @@ impl Block {
 pub fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     let (source, target) = (File::open(from)?, File::create(to)?);
     let length = source.metadata()?.len();
-    // Made before the context, so that it is dropped after it: requests own the buffers until then.
+    // The blocks are made before the context, so that they are dropped after it: requests own the
+    // buffers until then.
     let mut blocks: Vec<Block> = std::iter::repeat_with(Block::new).take(DEPTH).collect();
     let mut context = Context::new(DEPTH as u32).map_err(io::Error::other)?;
 

@@ -305,7 +305,7 @@ impl Ask for Asked {
         self.offsets.1
     }
 
-    /// Is it a file with O_DIRECT? A pipe may have O_DIRECT as well (pipe2(2)), and a call for it
+    /// Is this a file with O_DIRECT? A pipe may have O_DIRECT as well (pipe2(2)), and a call for it
     /// would wait inside the kernel. But a pipe does not have O_LARGEFILE.
     fn is_direct_file(&mut self, fd: i32) -> bool {
         let flags = self.flags_of(fd, true);
@@ -352,8 +352,8 @@ mod tests {
         assert_eq!(times(3, 1, 2, 1), 1, "a descriptor has ended");
         assert_eq!(times(3, -1, 2, 1), 3, "the number may get a file meanwhile");
         assert_eq!(times(2 * super::BATCH, 1, 3, 1), 2);
-        // Asked ahead before a sleep, for the turn that has begun. If nobody uses the answer, not
-        // again.
+        // An answer that was asked ahead before a sleep is for the turn that has begun. If nobody
+        // uses the answer, it is not asked for again.
         last.ask_ahead_at(at(4, 1, 0), answer);
         assert_eq!((times(1, 1, 4, 1), times(1, 2, 4, 1)), (0, 1));
         last.ask_ahead_at(at(5, 1, 0), answer);

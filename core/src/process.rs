@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(DROPPED.load(Ordering::Relaxed), made.into_inner() - generations.len());
         let inherited: Vec<u64> = VALUES.inherited().map(|value| value.0).collect();
         assert_eq!(inherited, [generations[1], generations[0]]);
-        // This process's value is newer than theirs.
+        // The value of this process is newer than those of the generations.
         let own = VALUES.current_or(|| Ok::<_, ()>(Value(generation()))).unwrap();
         assert_eq!(VALUES.current().unwrap().0, own.0);
         assert_eq!(VALUES.inherited().count(), 2);

@@ -225,8 +225,8 @@ impl<T: Send + Sync> Table<T> {
     /// The value of a handle. `None`: there is none, or it was removed.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        // Not a function of its own for the other case: its result would go through memory, and
-        // this one's, too.
+        // The other case is not a function of its own: its result would go through memory, and this
+        // one's, too.
         let pin = match hazard::free() {
             Some(word) => Pin::word(word, handle),
             None => self.count(handle),

@@ -279,7 +279,7 @@ enum End {
     Done,
     /// The child has reported an error.
     Failed(String),
-    /// The filter has killed it, or it has aborted.
+    /// The filter has killed the child, or the child has aborted.
     Killed(i32),
     Hangs,
 }
@@ -379,7 +379,7 @@ fn available(engine: &str) -> bool {
 enum Check<'a> {
     /// With all lines of an engine allowed, its requests complete.
     Enough(Cell),
-    /// Without these calls they do not.
+    /// Without these calls, requests of the engine do not complete.
     Needed(&'a Row, &'a [i64]),
     /// If the calls are refused with this errno, the engine goes on.
     GoesOn(&'a Row, Cell, i32),

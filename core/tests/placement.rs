@@ -362,7 +362,7 @@ fn threads_without_a_place_do_not_inherit_one() {
         // SAFETY: a poll has no buffer.
         unsafe { inner.push(poll) }.unwrap();
         inner.submit().unwrap();
-        // A thread sets its CPUs itself, as the first thing it does.
+        // A thread sets its CPUs first.
         let mut masks = masks_of("uringlet-poll");
         let begin = Instant::now();
         while !masks.contains(&expected) && begin.elapsed() < Duration::from_secs(10) {

@@ -162,7 +162,7 @@ int main(void)
     EQUAL(write(pipes[1], "x", 1), 1);
     EQUAL(result(u), 1);
 
-    /* Destroyed while other threads use it. */
+    /* The context is destroyed while other threads use it. */
     for (int at = 0; at < 3; at++)
         EQUAL(pthread_create(&threads[at], NULL, hammer, u), 0);
     EQUAL(uringlet_destroy(u, -1), 0);

@@ -41,7 +41,7 @@ fn an_example_builds_against_a_staged_package() {
 
     let source = crate_folder().join("examples/cat.c");
     let library = stage.join("usr/lib/x");
-    // Shared; and static with this library only.
+    // The first build is shared, the second static with this library only.
     let shared = pkg_config(&stage, &["--cflags", "--libs"]);
     let mut fixed = pkg_config(&stage, &["--static", "--cflags", "--libs"]);
     let at = fixed.iter().position(|argument| argument == "-luringlet").expect("a library");

@@ -19,7 +19,7 @@ pub struct Line {
     /// The leading columns of the table. Lines with the same first column are a group of bars.
     #[serde(skip)]
     pub columns: [String; 2],
-    /// The label of its bar in the group.
+    /// The label of the bar in its group.
     #[serde(skip)]
     pub bar: String,
     /// The name in a sentence: `cached read 4k, depth 32`.

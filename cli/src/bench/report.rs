@@ -320,7 +320,7 @@ impl Cell {
     }
 }
 
-/// The result of a line after its turn, while other lines wait for theirs.
+/// The result of a line after its turn, while other lines wait for their turns.
 pub fn so_far(matrix: &Matrix, line: &matrix::Line) -> Option<String> {
     let found = matrix.comparison(line)?;
     let title = matrix.settings.title(line.workload);

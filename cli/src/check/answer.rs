@@ -20,7 +20,7 @@ use uringlet_lab::bench::{Engine, Job, Workload};
 
 /// A file that exists everywhere, and is a program.
 const READ: &str = "/proc/self/exe";
-/// Bytes that are read from it.
+/// The number of bytes that the read transfers.
 const BLOCK: u64 = 4096;
 
 /// The result of asking a drop-in.

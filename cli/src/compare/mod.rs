@@ -44,7 +44,7 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// One metric of a cell that is in both.
+/// A metric of a cell that both files have.
 #[derive(Serialize)]
 struct Change {
     cell: String,

@@ -38,7 +38,7 @@ pub struct Found {
     pub calls_by_number: bool,
     /// Built by Go's compiler, whose programs make system calls by themselves.
     pub go: bool,
-    /// Places in its code with a system call instruction.
+    /// The number of system call instructions in the program's code.
     pub raw_calls: usize,
     /// Libraries that the program names.
     pub needs: Vec<String>,
@@ -150,7 +150,7 @@ impl Found {
         self.needs.iter().any(|name| name.starts_with(library))
     }
 
-    /// Can it be served, as far as that is known before it runs?
+    /// Can the program be served, as far as that is known before it runs?
     pub fn is_reached(&self) -> bool {
         self.refused.is_none() && !self.go && (!self.ways().is_empty() || self.calls_by_number)
     }

@@ -96,7 +96,7 @@ impl Percentiles {
     }
 }
 
-/// One of the counters: its name, its description, and its value.
+/// The name, the description and the value of one counter.
 pub struct Counter {
     pub name: &'static str,
     pub help: &'static str,

@@ -88,7 +88,7 @@ mod tests {
         let is_closed = |found: Option<&Path>| found == Some(folder.path());
         std::fs::create_dir(file.parent().unwrap()).unwrap();
         mode(0o700).unwrap();
-        // Folders above it may be closed, too.
+        // Folders above it may be closed to others, too.
         let outside = folder.path().parent().unwrap();
         let above = closed_to_others(outside.join("x").as_path()).map(Path::to_owned);
         assert!(above.is_some() || is_closed(closed_to_others(&file)));

@@ -132,7 +132,7 @@ fn sort(programs: &mut [Program], by: &Column) {
     programs.iter_mut().for_each(|program| columns::sort(&mut program.contexts, by));
 }
 
-/// False if a signal has interrupted it.
+/// Returns false if a signal has interrupted the sleep.
 fn sleep_until(due: Instant) -> bool {
     const SLICE: Duration = Duration::from_millis(50);
     while !session::STOP.load(Ordering::Relaxed) {

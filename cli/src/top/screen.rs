@@ -273,7 +273,7 @@ impl Screen {
     /// Returns the number of contexts that fit.
     fn draw_contexts(&self, frame: &mut Frame, area: Rect, program: &Program) -> usize {
         let engines = engines(&program.contexts);
-        // Wrapped between words: a little shorter than the width.
+        // The text is wrapped between words: a little shorter than the width.
         let width = usize::from(area.width).saturating_sub(8).max(1);
         let wanted: usize = engines.iter().map(|line| line.width().div_ceil(width)).sum();
         let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).min(area.height / 3);

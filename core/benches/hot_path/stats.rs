@@ -55,7 +55,8 @@ pub fn counting(criterion: &mut Criterion) {
     for (at, name) in names.into_iter().enumerate() {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|batches| {
-                // All of them in turn, so that disturbances affect them equally.
+                // The engines take turns of this many batches, so that disturbances affect them
+                // equally.
                 const TURN: u64 = 64;
                 let mut time = Duration::ZERO;
                 for from in (0..batches).step_by(TURN as usize) {

@@ -23,7 +23,7 @@ pub fn lookups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("table lookup");
     for count in [1, 64, 4096] {
         let (table, pages) = filled(count);
-        // An odd stride visits all of them, and never two neighbours in a row.
+        // An odd stride visits every handle, and never two neighbours in a row.
         let mut at = 0;
         group.bench_function(format!("one of {count}"), |bencher| {
             bencher.iter(|| {

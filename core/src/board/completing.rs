@@ -230,8 +230,8 @@ impl Board {
 
     #[inline(never)]
     fn tell(&self, posted: &Posted) {
-        // Counted before the waiter is woken, as in the kernel: the woken thread finds the count.
-        // The write cannot block.
+        // The eventfd is counted up before the waiter is woken, as in the kernel: the woken thread
+        // finds the count. The write cannot block.
         for &(fd, count) in posted.notifies() {
             eventfd::count_up(fd, count);
             self.completions.told(count);

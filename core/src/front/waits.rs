@@ -57,7 +57,8 @@ const IN_VAIN_MAX: u32 = 3;
 /// Room for the C library's set of signals.
 pub type SignalSet = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
 
-/// What a drop-in does around such a call. All of it may run in signal handlers.
+/// What a drop-in does around a call that waits for descriptors. All of it may run in signal
+/// handlers.
 pub trait Hooks {
     /// State for the duration of the call. A thread may end in the call: then it is not dropped.
     type Watch: Copy;

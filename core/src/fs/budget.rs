@@ -120,7 +120,7 @@ macro_rules! awaited {
             type Output = $output;
 
             /// # Panics
-            /// If it is polled after it was ready.
+            /// The future was polled after it was ready.
             #[inline]
             fn poll(
                 mut self: std::pin::Pin<&mut Self>,

@@ -283,7 +283,7 @@ pub struct Header {
     detached: AtomicBool,
     /// A call of a worker's.
     interruptible: Interruptible,
-    /// Operations of its file that are in flight.
+    /// The operations of the same file that are in flight.
     flights: Option<Arc<Flights>>,
 }
 
@@ -422,7 +422,7 @@ impl Header {
     /// as detached until it is found abandoned. If it is not found abandoned, its own thread ends
     /// that count.
     pub(super) fn counts(&self, is_abandoned: bool) -> Counts {
-        // Set before the operation was abandoned.
+        // The flag was set before the operation was abandoned.
         let is_detached = is_abandoned && self.detached.load(Ordering::Relaxed);
         Counts { fs: self.fs.clone(), flights: self.flights.clone(), is_detached }
     }
@@ -433,7 +433,7 @@ impl Header {
         self.interruptible.during(|| self.is_stopped(), call)
     }
 
-    /// Ends such a call, after the operation was stopped.
+    /// Ends a call that can be interrupted, after the operation was stopped.
     pub(super) fn interrupt(&self) {
         self.interruptible.end();
     }
@@ -478,7 +478,7 @@ struct Line {
     /// Requests in the engine, and those whose places are not free yet.
     in_flight: AtomicUsize,
     in_flight_max: usize,
-    /// Bytes of their buffers.
+    /// The number of bytes in their buffers.
     bytes: AtomicU64,
     bytes_max: u64,
 }

@@ -278,7 +278,7 @@ pub enum Advice {
     Sequential = libc::POSIX_FADV_SEQUENTIAL,
     /// Random access: nothing is read ahead.
     Random = libc::POSIX_FADV_RANDOM,
-    /// Needed soon: read into the page cache now.
+    /// The data is needed soon: the kernel reads it into the page cache now.
     WillNeed = libc::POSIX_FADV_WILLNEED,
     /// The data is no longer needed: it may leave the page cache.
     DontNeed = libc::POSIX_FADV_DONTNEED,

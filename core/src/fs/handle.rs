@@ -40,7 +40,7 @@ struct Inner {
 
 /// How reads that must not sleep are tried.
 mod way {
-    /// With `RWF_NOWAIT`, until the file refuses it.
+    /// Reads have `RWF_NOWAIT`, until the file refuses it.
     pub(super) const NOWAIT: u8 = 0;
     /// Reads are plain: the file is in memory.
     pub(super) const PLAIN: u8 = 1;

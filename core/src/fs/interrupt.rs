@@ -60,7 +60,7 @@ impl Interruptible {
         result
     }
 
-    /// Ends the call, if a worker is in one. For the thread that has stopped the operation.
+    /// Ends the call, if a worker is in one. The thread that has stopped the operation calls this.
     pub(super) fn end(&self) {
         let now = self.0.load(Ordering::SeqCst);
         if now & THREAD == 0

@@ -41,10 +41,10 @@ pub unsafe trait Steps: Send + 'static {
     /// A request may be cancelled while the engine has it.
     const CANCELLABLE: bool = true;
 
-    /// The `Fs` of its requests, once it is set; else the process's.
+    /// The `Fs` of the operation's requests, once it is set; else the process's.
     fn home(&self) -> &OnceLock<Fs>;
 
-    /// The counter of its file's operations, if it is one of an open file.
+    /// The counter of operations on the file, if the operation is on an open file.
     fn flights(&self) -> Option<&Arc<Flights>> {
         None
     }
@@ -118,7 +118,7 @@ pub(super) struct OpSlot<O: Operation> {
     flight: Flight<Settled<O>>,
 }
 
-/// The operation and its result.
+/// An operation together with its result.
 struct Settled<O> {
     operation: O,
     result: std::cell::Cell<i32>,

@@ -45,7 +45,7 @@ impl<'a> Staged<'a> {
                     let file = unsafe { File::from_raw_fd(fd as RawFd) };
                     return Ok(Self { file, folder, name, is_kept: false });
                 }
-                // Left by a process that was killed.
+                // A process that was killed has left the file.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }

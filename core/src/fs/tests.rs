@@ -111,7 +111,7 @@ fn transfers_are_made_whole() {
 fn operations_are_dropped_in_every_state() {
     let rounds = if cfg!(miri) { 8 } else { 5_000 };
     let alive = Arc::new(AtomicUsize::new(0));
-    // Room for all; few places; and a line.
+    // There is room for all requests, or for few, or for one only.
     for (in_flight, room) in [(8, 8), (8, 1), (1, 1)] {
         let (fs, file) = file(in_flight, room);
         let mut context = Context::from_waker(Waker::noop());

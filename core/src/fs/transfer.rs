@@ -136,7 +136,7 @@ pub unsafe trait Direction<B>: 'static {
     /// Sets the buffer's length to the number of bytes transferred.
     ///
     /// # Safety
-    /// This many bytes from its start were transferred, of those that `memory` has returned.
+    /// Notes that this many bytes from the start of `memory`'s result were transferred.
     unsafe fn advance(_buffer: &mut B, _count: usize) {}
 }
 

@@ -83,7 +83,8 @@ impl Instance {
         let completions = self.board.completions();
         completions.close();
         loop {
-            // Repeated: a submit that passed the check before may still be pushing.
+            // The withdrawal is repeated: a submit that passed the check before may still be
+            // pushing.
             self.withdraw(&Withdraw::All);
             self.board.free_slots().each_held(|index| {
                 if self.board.slot(index).is_polling() {

@@ -25,7 +25,7 @@ use crate::sys::aio::IoEvent;
 pub struct Transfer {
     /// The descriptor.
     pub fd: RawFd,
-    /// False: it is a read.
+    /// Is this a write? Otherwise it is a read.
     pub is_write: bool,
     /// The address of the buffer.
     pub address: u64,
@@ -92,8 +92,8 @@ impl Instance {
         }
         let free = self.board.free_slots();
         let Some((slot, alone)) = free.take_near() else { return false };
-        // Checked while the slot is held: a thread that destroys the context after this check waits
-        // for the slot.
+        // This is checked while the slot is held: a thread that destroys the context after this
+        // check waits for the slot.
         if self.board.is_closed() {
             free.give(slot);
             return false;
@@ -331,8 +331,8 @@ mod tests {
         let (instance, file) = (instance(), file());
         let mut buffers = [[0; TEXT.len()]; 4];
         for round in 0..20 {
-            // If this thread was preempted during a request, its time says nothing about the next
-            // one.
+            // If this thread was preempted during a request, the request's time says nothing about
+            // the next one.
             look_up(file.as_raw_fd());
             for (at, buffer) in (0..).zip(&mut buffers) {
                 buffer.fill(0);
@@ -385,8 +385,8 @@ mod tests {
         assert_eq!(ends(&instance), None, "nothing was submitted");
         // The loop makes more requests than there are slots; some of them are timed.
         for user_data in 0..20 {
-            // If this thread was preempted during a request, its time says nothing about the next
-            // one.
+            // If this thread was preempted during a request, the request's time says nothing about
+            // the next one.
             look_up(fd);
             buffer.fill(0);
             assert!(submits(&instance, fd, &mut buffer, user_data));
@@ -436,7 +436,7 @@ mod tests {
         let observed = Instance::new(&Builder::default().stats(true)).unwrap();
         assert!(!submits(&observed, fd, &mut buffer, 1));
         observed.close();
-        // With all its threads: the poller executes transfers on a stream.
+        // The context has all its threads: the poller executes transfers on a stream.
         let instance = Instance::new(&Builder::default().entries(4)).unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
         look_up(reader.as_raw_fd());

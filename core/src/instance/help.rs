@@ -125,8 +125,8 @@ impl Instance {
         kernel.harvest(&self.board, taker)
     }
 
-    /// Asks the worker that holds the baton for it, and waits as long as a request that does not
-    /// sleep takes. Returns the baton's state after that.
+    /// Asks the worker that holds the baton to give it up, and waits as long as a request that does
+    /// not sleep takes. Returns the baton's state after that.
     #[cold]
     fn ask_for_baton(&self) -> View {
         self.router.waiters.ask_for_baton();

@@ -226,7 +226,7 @@ impl Instance {
         self.board.is_usable()
     }
 
-    /// Was it made by this process, and not by the parent of a fork?
+    /// Did this process make the context, and not the parent of a fork?
     #[inline]
     pub fn is_of_this_process(&self) -> bool {
         self.board.is_of_this_process()

@@ -71,8 +71,9 @@ impl Driven {
 }
 
 impl Instance {
-    /// Registers `reactor`: it comes when it is called, and when the returned eventfd(2) is counted
-    /// up. `None`: another loop drives the context already, or the context has no io_uring.
+    /// Registers `reactor`: it is called when requests can be handed over, and when the returned
+    /// eventfd(2) is counted up. `None`: another loop drives the context already, or the context
+    /// has no io_uring.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
         // A thread that the child of a fork does not have may hold the lock.
@@ -189,7 +190,7 @@ impl Instance {
             self.driven.undrained.store(true, Ordering::Relaxed);
         } else if self.driven.undrained.load(Ordering::Relaxed) {
             self.driven.undrained.store(false, Ordering::Relaxed);
-            // Read before collecting: a later completion counts it up once more.
+            // The eventfd is read before collecting: a later completion counts it up once more.
             sys::eventfd_drain(events);
         }
         if !self.driven.comes() {
@@ -306,7 +307,7 @@ mod tests {
             return skipped("Linux AIO is refused here");
         }
         instance.router.waiters.leave_all_to_workers();
-        // Handing them over may have taken long.
+        // The hand-over of the requests may have taken long.
         forget();
         Some((instance, file))
     }

@@ -29,7 +29,7 @@ use crate::threads::tenant::{
 };
 use crate::word::baton::Turn;
 
-/// Takes a wish, if it was made.
+/// Returns whether a wish was made, and clears it.
 fn takes(wish: &AtomicBool) -> bool {
     // The load first: submitters write this word.
     wish.load(Ordering::Relaxed) && wish.swap(false, Ordering::AcqRel)

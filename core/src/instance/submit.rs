@@ -174,8 +174,8 @@ impl Instance {
     ) -> Option<Submitted> {
         let begin = if self.board.counters().is_some() { sys::ticks() } else { 0 };
         let slot = self.board.free_slots().take_one(&mut ())?;
-        // Checked while the slot is held: a thread that destroys the context after this check waits
-        // for the slot.
+        // This is checked while the slot is held: a thread that destroys the context after this
+        // check waits for the slot.
         let gone = self.board.is_closed() || !self.is_of_this_process();
         let filled = if gone {
             Err(-libc::EINVAL)
@@ -270,7 +270,7 @@ impl Instance {
                 batch.as_slice()
             };
             if self.board.is_closed() {
-                // Destroyed meanwhile: nobody would collect the completion.
+                // The context was destroyed meanwhile: nobody would collect the completion.
                 slots.iter().for_each(|&slot| self.board.free_slots().give(slot));
                 done.refused = -libc::EINVAL;
                 break;
@@ -496,7 +496,8 @@ impl Instance {
         let board = &self.board;
         let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
-        // Made one by one: a constant array would be written whole, with its unused places.
+        // The batches are made one by one: a constant array would be written whole, with its unused
+        // places.
         let mut batches: [Numbers; Route::Null as usize + 1] = array::from_fn(|_| Numbers::new());
         let (mut notifies, mut expected) = (false, false);
         for &slot in slots {

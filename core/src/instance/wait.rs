@@ -460,8 +460,8 @@ mod tests {
         // The file is in the page cache: no read of it waits for the device.
         file.write_all(&buffer).unwrap();
         for _ in 0..20 {
-            // If this thread was preempted during a request, its time says nothing about the next
-            // one.
+            // If this thread was preempted during a request, the request's time says nothing about
+            // the next one.
             Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
             let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(1);
             // SAFETY: the buffer outlives the requests, which `close` waits for.

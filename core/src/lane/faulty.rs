@@ -25,8 +25,8 @@ pub(crate) struct Faulty(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     faults: Faults,
-    /// Locked over the submits behind it, so that no request passes one that it must not pass.
-    /// These submits are short; this is for tests.
+    /// The lock is held over the submits behind it, so that no request passes one that it must not
+    /// pass. These submits are short; this is for tests.
     state: Mutex<HeldState>,
 }
 

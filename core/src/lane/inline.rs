@@ -343,7 +343,7 @@ impl InlineLane {
             if let Popped::Request(request) = popped {
                 let next = self.queue.peek();
                 if let Some(next) = next {
-                    // Fetched from the submitter's CPU while this request is executed.
+                    // The slot is fetched from the submitter's CPU while this request is executed.
                     sys::prefetch(board.slot(next));
                 }
                 let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
@@ -557,7 +557,7 @@ impl InlineLane {
     /// Takes the baton away from a holder that has been in one request for too long. False: the
     /// holder has made progress.
     pub(crate) fn steal(&self, board: &Board, waiters_come: bool, view: View) -> bool {
-        // Counted first, so that the thread that takes the baton next sees it.
+        // The holder is counted first, so that the thread that takes the baton next sees it.
         self.losers.fetch_add(1, Ordering::SeqCst);
         let stolen = self.baton.steal(view, self.queue.taken());
         if stolen {
@@ -645,8 +645,8 @@ impl Lane for InlineLane {
     }
 
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
-        // Marked as watched during the check: a thread that finds no mark would list the context
-        // once more.
+        // The baton is marked as watched during the check: a thread that finds no mark would list
+        // the context once more.
         self.baton.watch();
         let view = self.view();
         if part == 0 {

@@ -21,7 +21,7 @@ pub(crate) struct SyncLane(Seats);
 fn each_linked(board: &Board, first: u32, mut f: impl FnMut(u32)) {
     let mut rest = Some(first);
     while let Some(slot) = rest {
-        // Read first: after the call the slot belongs to `f`.
+        // The link is read first: after the call the slot belongs to `f`.
         rest = board.slot(slot).linked();
         f(slot);
     }

@@ -15,7 +15,8 @@ use crate::threads::spawn::spawn_on;
 /// A completion on its way to the CPU that wants it.
 #[derive(Debug)]
 pub(super) struct RemoteCompletion {
-    /// Alive while one of its slots is held, or the newest completion of a chain.
+    /// The context lives while one of its slots is held, or until the newest completion of a chain
+    /// is handled.
     pub(super) board: *const Board,
     /// Set in the newest completion of a chain: it keeps the context alive for all of them.
     pub(super) keep: Option<Arc<dyn Dispatcher>>,

@@ -180,7 +180,7 @@ impl<T> CompletionList<T> {
         while !oldest.is_null() {
             // SAFETY: as above.
             let node = unsafe { &*oldest };
-            // Read first: once its item was given out, the node may be on a list again.
+            // The link is read first: once its item was given out, the node may be on a list again.
             // SAFETY: as above.
             oldest = node.below.with(|at| unsafe { *at });
             // SAFETY: as above.

@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Contended steps.
+    /// A counter of contended steps.
     #[derive(Default)]
     struct Counted(u32);
 

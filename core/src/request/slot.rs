@@ -23,7 +23,7 @@ mod phase {
     pub(super) const POLLING: u32 = 4;
     /// In the mailbox, for the submitter's own wait.
     pub(super) const MAILBOX: u32 = 6;
-    /// Completed.
+    /// The request has completed.
     pub(super) const DONE: u32 = 5;
     /// Completed, and the executing thread took the completion: none is posted.
     pub(super) const TAKEN: u32 = 9;
@@ -146,7 +146,7 @@ impl Slot {
         self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Read as u64
     }
 
-    /// The descriptor, if it is a write: a hint for threads that do not hold the slot.
+    /// The descriptor of a write: a hint for threads that do not hold the slot.
     pub(crate) fn written(&self) -> Option<i32> {
         let write = self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Write as u64;
         write.then(|| self.fd.load(Ordering::Relaxed) as i32)
@@ -359,8 +359,8 @@ impl Slot {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::MAILBOX => true,
-                // Checked afterwards: a thread says that it hands over before a request is in this
-                // phase.
+                // This is checked afterwards: a thread says that it hands over before a request is
+                // in this phase.
                 phase::KERNEL => handing_over(),
                 _ => false,
             }

@@ -45,8 +45,8 @@ impl Slot {
     /// The request, for the thread that ends it without executing it.
     ///
     /// # Safety
-    /// The caller has cancelled or ended the request, or was given it for that, and no thread
-    /// starts it. Other threads that have its number may read it.
+    /// The caller has cancelled or ended the request, or was given it for that purpose, and no
+    /// thread starts it. Other threads that have its number may read it.
     #[inline]
     pub(crate) unsafe fn ended(&self) -> &Request {
         // SAFETY: only read, by the caller's contract.

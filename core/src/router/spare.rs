@@ -124,7 +124,7 @@ impl Beside {
             return None;
         }
         let called = self.called.swap(0, Ordering::Relaxed);
-        // Made only now: dropping one counts.
+        // The seat is made only now: dropping it counts.
         (called != 0).then(|| Seat { beside: self, called })
     }
 }

@@ -126,7 +126,7 @@ impl ProcessIdentity {
 pub struct Region {
     /// Points to a [`Layout`] in a sealed memfd, mapped until this is dropped.
     layout: *const Layout,
-    /// Kept by processes that are to be found by it; not by readers.
+    /// The file, for processes that publish the region under it; readers have none.
     file: Option<File>,
 }
 
@@ -139,7 +139,7 @@ unsafe impl Sync for Region {}
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ContextNow {
-    /// The number of its place in the region.
+    /// The number of the context's place in the region.
     pub place: usize,
     /// Counts the contexts that the place has had; 1 for the first.
     pub generation: u64,
@@ -258,7 +258,7 @@ impl Region {
     }
 
     fn map_ours(file: File, protection: i32) -> io::Result<Self> {
-        // Sealed, so that nobody can truncate the memory while others have mapped it.
+        // The memory is sealed, so that nobody can truncate it while others have mapped it.
         if !sys::is_sealed(file.as_raw_fd()) {
             return Err(invalid("not a statistics region"));
         }
@@ -374,7 +374,7 @@ impl Drop for ContextPlace {
         // In the child of a fork, the place is still the parent's.
         if self.generation == process::generation() {
             let life = &self.layout.lives[self.at];
-            // If another process has taken the place over, it keeps it.
+            // If another process has taken the place over, that process keeps it.
             let _ = life.compare_exchange(
                 self.life,
                 self.life.wrapping_add(1),

@@ -82,7 +82,7 @@ unsafe fn vectored(fd: i32, iov: usize, n: usize, offset: i64, write: bool) -> R
 /// Makes a system call.
 ///
 /// # Safety
-/// As for the call itself.
+/// The contract of the call itself.
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub(crate) unsafe fn call(number: Sysno, arguments: &[usize]) -> Ret {
     let word = |index: usize| arguments.get(index).copied().unwrap_or(0);

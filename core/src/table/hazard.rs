@@ -123,7 +123,7 @@ pub(super) fn light_fence() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Kept apart from the usual case, which then needs no jump.
+/// The fence is kept apart from the usual case, which then needs no jump.
 #[cold]
 fn full_fence() {
     fence(Ordering::SeqCst);
@@ -159,8 +159,8 @@ pub(super) fn is_mine(handle: usize) -> bool {
     MINE.get().is_some_and(|mine| mine.handle.load(Ordering::Relaxed) == handle)
 }
 
-/// Marks, while it lives, that this thread uses a handle, as [`Table::get`](super::Table::get)
-/// does. For other structures that are compared with the table.
+/// Marks that this thread uses a handle, as [`Table::get`](super::Table::get) does, while the mark
+/// lives. For other structures that are compared with the table.
 #[derive(Debug)]
 pub struct Look {
     _pin: Option<Pin<'static>>,

@@ -229,8 +229,8 @@ impl Poller {
             }
             let mut state = lock_counted(&self.state);
             if count < 0 {
-                // Closed in a way that cannot be seen. Without a new epoll, all streams are tried
-                // now and then.
+                // A descriptor was closed in a way that cannot be seen. Without a new epoll, all
+                // streams are tried now and then.
                 (state.epoll, state.eventfd) = (-1, -1);
                 if !state.prepare() {
                     drop(state);

@@ -378,7 +378,7 @@ impl WorkerPool {
                     state.alive -= 1;
                     return false;
                 }
-                // Called at the last moment: the call is on its way.
+                // The call comes at the last moment: it is on its way.
                 drop(state);
                 while !parker.called.swap(false, Ordering::Acquire) {
                     std::thread::park();

@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends its number when it is called.
+    /// Sends the timer's number when it expires.
     struct Tell(u32, Mutex<Sender<u32>>);
 
     impl Expire for Tell {

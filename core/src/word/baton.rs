@@ -91,7 +91,7 @@ impl Baton {
             // Pairs with the fences in `take` and `look_again`: a thread that clears the mark seen
             // here sees the pushed entries.
             fence(Ordering::SeqCst);
-            // Ordered with the sleepers' flag, as below.
+            // The load is ordered with the sleepers' flag, as below.
             let now = View(self.0.load(Ordering::SeqCst));
             if now.has_work() {
                 return now;

@@ -1,11 +1,11 @@
 //! Decides when a descriptor has to be changed, so that it is readable while there are completions.
 //!
-//! The descriptor is an eventfd. Keeping it true costs two system calls for each time that a queue
-//! fills and empties, and most programs never look. So it is kept only while there are watchers:
+//! The descriptor is an eventfd. Updating it costs two system calls each time that a queue fills
+//! and empties, and most programs never look. So it is updated only while there are watchers:
 //! threads in poll(2) or select(2) and, permanently, an epoll with the descriptor, and any watcher
 //! that cannot be seen.
 //!
-//! The queue has a lock. The thread that releases it makes the descriptor true (`settle`). A
+//! The queue has a lock. The thread that releases it updates the descriptor (`settle`). A
 //! watcher announces itself before it looks:
 //!
 //! | gives the lock back | begins to watch |
@@ -20,7 +20,7 @@
 
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// The state of such a descriptor.
+/// The state of the descriptor and its watchers.
 #[derive(Debug)]
 pub struct Readiness {
     /// The descriptor is readable. Changed under the lock only.

@@ -48,7 +48,7 @@ impl Reaper {
         }
         let taken =
             self.holder.compare_exchange(holder, AWAKE, Ordering::Acquire, Ordering::Relaxed);
-        // Made only now: dropping one gives the right up.
+        // The right is taken only now: dropping the value gives it up.
         taken.is_ok().then(|| Reaping { reaper: self, is_held: true })
     }
 

@@ -44,8 +44,8 @@ pub fn builder_for(name: &str) -> Builder {
     with_reordering(of_engine(below))
 }
 
-/// Placed as in the environment (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite can test
-/// placements, too.
+/// The placement is as in the environment (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite
+/// can test placements, too.
 fn of_engine(kind: EngineKind) -> Builder {
     let placement = Placement::from_environment().unwrap_or_else(|error| panic!("{error}"));
     Context::builder().engine(kind).placement(placement)
@@ -144,7 +144,7 @@ pub fn pipes_take_nowait() -> bool {
 pub fn excepted<F: FnOnce()>(_: F) -> bool {
     let (test, engine) = (test_of::<F>(), engine_name());
     let exception = crate::EXCEPTIONS.iter().find(|(name, engines, _)| {
-        // An exception for the engine below the faults holds with them, too.
+        // An exception for the engine below the faults holds with faults, too.
         let below = engine.strip_prefix("faulty:").unwrap_or(&engine);
         *name == test && engines.contains(&below)
     });
@@ -350,7 +350,7 @@ impl OurThread {
         std::fs::read_to_string(self.folder.join(file)).ok()
     }
 
-    /// Is it inside this system call now?
+    /// Is the thread inside this system call now?
     pub fn is_inside(&self, call: libc::c_long) -> bool {
         let now = self.read("syscall").unwrap_or_default();
         now.split_whitespace().next() == Some(&call.to_string())

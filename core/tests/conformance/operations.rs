@@ -141,7 +141,7 @@ fn vectored_transfers_scatter_and_gather_and_their_arrays_may_go_at_submit() {
     assert_eq!(read, 3000);
     assert!(back[..3000] == content && back[3000..].iter().all(|&byte| byte == 0));
 
-    /// Overwritten before it is freed, so that a late read finds nothing usable.
+    /// The array is overwritten before it is freed, so that a late read finds nothing usable.
     struct Array(Vec<libc::iovec>);
     impl Drop for Array {
         fn drop(&mut self) {

@@ -283,7 +283,8 @@ fn contexts_that_move_between_threads_lose_and_repeat_nothing() {
                     };
                     for _ in 0..=random.below(8) {
                         let share = left.load(Ordering::Relaxed).min(DEPTH as u64);
-                        // Taken first, and unused ones given back, because other threads take, too.
+                        // Slots are taken first, and unused ones given back, because other threads
+                        // take, too.
                         let taken =
                             left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                                 left.checked_sub(share)

@@ -76,7 +76,7 @@ enum Doing {
 }
 
 struct Program {
-    /// Dropped first, because it may use the buffers until then.
+    /// The context is dropped first, because it may use the buffers until then.
     context: Context,
     ours: File,
     twin: File,
@@ -151,7 +151,7 @@ impl Program {
                 iov_base: part.as_mut_ptr().cast(),
                 iov_len: part.len(),
             };
-            // Kept until the submit, as a push requires.
+            // The vectors are kept until the submit, as a push requires.
             let iovecs = buffer.chunks_mut(part).map(iovec).collect();
             self.iovecs[lane] = iovecs;
             let iovecs = &self.iovecs[lane][..];

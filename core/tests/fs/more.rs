@@ -41,7 +41,7 @@ fn a_pool_lends_so_many_buffers_in_order_and_gets_them_back() {
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
     assert!(pool.try_take().is_none(), "it is the first one's who waits");
     assert!(Pin::new(&mut waiting[1]).poll(&mut context).is_pending());
-    // The dropped future leaves its place to the next.
+    // The dropped future leaves its place to the next one.
     drop(waiting.remove(0));
     let Poll::Ready(mut third) = Pin::new(&mut waiting[0]).poll(&mut context) else { panic!() };
     third.resize(10);

@@ -407,7 +407,7 @@ fn a_replacement_that_leaves_out_a_step_is_found_by_a_power_cut() {
     );
     let without_folder = found(&|path| write(&staged)?.sync_all().and_then(|()| rename(path)));
     assert_eq!(without_folder, (false, false));
-    // All of them.
+    // With all fsyncs, nothing is lost.
     let whole = found(&|path| {
         write(&staged)?.sync_all()?;
         rename(path)?;

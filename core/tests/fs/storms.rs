@@ -85,7 +85,7 @@ impl<O: Operation> Future for Abandon<O> {
             return Poll::Ready(None);
         }
         self.polls -= 1;
-        // Polled again before it is woken, so that wakers are replaced.
+        // The future is polled again before it is woken, so that wakers are replaced.
         context.waker().wake_by_ref();
         Poll::Pending
     }

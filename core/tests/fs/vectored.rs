@@ -99,7 +99,7 @@ fn ranges_come_one_by_one_each_of_them_once() {
             }
             assert_eq!(seen.len(), ranges.len());
             assert!(chunks.next().await.is_none());
-            // Dropped in the middle.
+            // The stream is dropped in the middle.
             for taken in 0..50 {
                 let mut chunks = file.read_ranges(&ranges, Coalesce::default()).each();
                 for _ in 0..taken {

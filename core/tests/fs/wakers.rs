@@ -20,7 +20,7 @@ fn a_file_explains_where_its_requests_run() {
     let explained = file.explain().unwrap();
     assert_eq!((explained.reads.name, explained.writes.name), ("inline", "ordered"));
     assert_eq!((&explained.choice, explained.inline_max), (&fs.choice(), 100));
-    // The text has all of that.
+    // The text has all these values.
     let text = explained.to_string();
     let (choice, most) = (explained.choice.to_string(), explained.inline_max.to_string());
     let lanes = [explained.reads.to_string(), explained.writes.to_string()];
@@ -32,7 +32,7 @@ fn a_file_explains_where_its_requests_run() {
     assert_eq!(explained.reads.name, "stream");
 }
 
-/// Counts its clones.
+/// A waker that counts its clones.
 struct Clones(Arc<AtomicUsize>);
 
 mod clones {

@@ -35,7 +35,7 @@ fn cold_file(reads: usize) -> File {
     file
 }
 
-/// While it lives, no page is in memory for reads that this thread tries.
+/// While this value lives, no page is in memory for reads that this thread tries.
 struct Absent;
 
 impl Absent {
@@ -207,7 +207,8 @@ fn executed_by(name: &str, executed: u64, poll: impl Fn(&Arc<Instance>)) {
     }
     for _ in 0..100 {
         (0..8).for_each(|_| facts::learn_tried(reads.file.as_raw_fd(), false));
-        // If this thread was preempted during a write, its time says nothing about the next one.
+        // If this thread was preempted during a write, the write's time says nothing about the next
+        // one.
         let fd = written.as_raw_fd();
         Facts::forget(&(fd..=fd));
         reads.file.read_exact_at(&mut [0; LEN], 0).unwrap();

@@ -35,7 +35,7 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// answers EAGAIN where it would have to.
     fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32);
 
-    /// Can it hand over without waiting?
+    /// Can the backend hand over without waiting?
     fn submits_at_once(&self) -> bool {
         false
     }

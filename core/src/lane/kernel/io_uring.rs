@@ -173,8 +173,8 @@ impl Uring {
         }
     }
 
-    /// Are there requests to be finished, as far as is known? If several threads hand over, one may
-    /// clear the flag of another.
+    /// Are there requests that have to be finished, as far as is known? If several threads hand
+    /// over, one may clear the flag of another.
     fn has_unfinished(&self) -> bool {
         let writer = self.submission.try_lock();
         // SAFETY: the guard says that nobody else writes to the queue.
@@ -278,7 +278,7 @@ impl Backend for Uring {
     }
 
     fn keeps_back(&self) -> bool {
-        // If it is locked, another thread is handing over.
+        // If the queue is locked, another thread is handing over.
         self.submission.try_lock().map_or(true, |writer| !self.is_handed_over(&writer))
     }
 

@@ -134,7 +134,7 @@ struct AioState {
     asleep: bool,
     /// The notifier thread watches this context.
     is_watched: bool,
-    /// Unused blocks.
+    /// The blocks that no request uses.
     free: Vec<u32>,
     /// Blocks that the notifier thread waits for. They are not used again meanwhile: what
     /// aio_suspend(3) leaves of a request is wrong for the next request with the same block.

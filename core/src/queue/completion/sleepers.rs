@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_left_its_sleep_by_a_jump_is_forgotten_when_it_comes_again() {
-        // Read in place of sleeping, as by a thread that no longer exists.
+        // A thread reads in place of sleeping, as a thread that no longer exists.
         let queue = Completions::without_ring();
         let about = |obj| Sleeper { concern: Some(Concern::about(obj)), ..sleeper(1) };
         let first = queue.register(&about(7), None).ok().unwrap();

@@ -102,7 +102,7 @@ fn a_cold_read_that_is_stuck_holds_up_no_other() {
     let (file, content) = file();
     let mut context = builder().entries(DEPTH as u32).stats(true).build().expect("a context");
     let mut buffers = vec![vec![0u8; PAGE]; DEPTH - 1];
-    // Far from each other, so that none of them reads ahead for another.
+    // The reads are far from each other, so that none of them reads ahead for another.
     let offset = |at: usize| (at * 61 % PAGES * PAGE) as u64;
     drop_cache(&file);
     for round in 0..4 {
@@ -165,7 +165,7 @@ fn where_no_thread_can_be_made_waiters_read_what_is_cold() {
             submit_all(&mut context);
             let mut results = HashMap::new();
             while results.len() < DEPTH {
-                // With a deadline, and never for all of them.
+                // The waits have a deadline, and are never for all requests.
                 wait_for(&mut context, 1);
                 results.extend(by_user_data(&reap_all(&mut context)));
             }

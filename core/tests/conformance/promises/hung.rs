@@ -228,7 +228,7 @@ impl Hung {
         let number = self.requests.len() - 4;
         self.requests[number].may_be_cancelled = true;
         let cancelled = self.step("cancel", |hung| hung.context.cancel(number as u64));
-        // Cancelled, begun, or ended if the server has gone on.
+        // The request was cancelled, has begun, or has ended if the server has gone on.
         assert!([0, libc::EALREADY, libc::ENOENT].contains(&errno(cancelled)));
         self.submit();
         self.step("another file", |hung| hung.read_local(false));

@@ -88,7 +88,8 @@ fn a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads() {
                 });
             }
             let mut context = context(8);
-            // Kept open, so that each has a number of its own, about which nothing is known.
+            // The files stay open, so that each has a number of its own, about which nothing is
+            // known.
             let mut files = Vec::new();
             let mut missed = Vec::new();
             for first in 0..100 {

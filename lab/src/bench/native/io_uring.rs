@@ -18,8 +18,8 @@ pub struct IoUring {
 }
 
 impl IoUring {
-    /// The fastest setup that this kernel supports: completions run in the waiting call, then
-    /// without interrupting, then plain.
+    /// The fastest setup that this kernel supports. First choice: completions run in the waiting
+    /// call. Second: they do not interrupt the thread. Third: the plain setup.
     ///
     /// # Errors
     /// The reason of the kernel's refusal.

@@ -327,7 +327,7 @@ impl Image {
     /// The kernel could not be asked for requests, or the context failed.
     pub fn end(mut self) -> Result<Served, String> {
         match self.end_work() {
-            // Unmounted by force.
+            // ECONNABORTED means that the file system was unmounted by force.
             Err(error) if error.raw_os_error() != Some(libc::ECONNABORTED) => {
                 return Err(format!("/dev/fuse: {error}"));
             }
