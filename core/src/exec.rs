@@ -275,7 +275,7 @@ pub(crate) unsafe fn try_request(request: &Request) -> Tried {
 }
 
 /// # Safety
-/// As for [`try_read`], with a vector of so many buffers. It need not be readable.
+/// As for [`try_read`], with a vector of this number of buffers. It need not be readable.
 unsafe fn try_read_into(sqe: &Sqe, iov: *const Iovec, count: usize) -> Tried {
     let flags = libc::RWF_NOWAIT as u32;
     // SAFETY: the kernel checks the vector and the buffers, which are the request's.

@@ -348,7 +348,7 @@ pub(crate) mod op {
             || matches!(opcode, READV_FIXED..=WRITEV_FIXED)
     }
 
-    /// Those of them that write to the file.
+    /// Does this operation write to the file?
     pub(crate) fn is_write(opcode: u8) -> bool {
         matches!(opcode, WRITE | WRITEV | WRITE_FIXED)
     }
@@ -383,7 +383,7 @@ pub(crate) mod message {
     pub(crate) const POLL_FIRST: u16 = 1 << 0;
     /// The flag of multishot receives.
     pub(crate) const MULTISHOT: u16 = 1 << 1;
-    /// It is sent from a registered buffer.
+    /// The data is sent from a registered buffer.
     pub(crate) const FIXED_BUFFER: u16 = 1 << 2;
     /// The notice says whether the data was copied.
     pub(crate) const REPORTS: u16 = 1 << 3;
@@ -401,7 +401,7 @@ pub(crate) mod accept {
     pub(crate) const POLL_FIRST: u16 = 1 << 2;
 }
 
-/// MSG_RING: its commands, and its flags.
+/// The commands and the flags of MSG_RING.
 pub(crate) mod message_ring {
     pub(crate) const DATA: u64 = 0;
     pub(crate) const FILE: u64 = 1;
@@ -419,7 +419,7 @@ pub(crate) mod splice {
     pub(crate) const KNOWN: u32 = FD_IN_FIXED | 0xf;
 }
 
-/// URING_CMD, on sockets.
+/// The commands of URING_CMD, for sockets.
 pub(crate) mod command {
     pub(crate) const SIOCINQ: u32 = 0;
     pub(crate) const SIOCOUTQ: u32 = 1;

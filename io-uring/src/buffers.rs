@@ -38,13 +38,13 @@ enum Place {
 /// A group of buffers.
 #[derive(Debug)]
 pub(crate) struct BufferGroup {
-    /// A unique id. A later group with the same number has another one.
+    /// A unique id. A later group with the same number has another id.
     pub(crate) id: u64,
     place: Place,
     /// Buffers that were taken and given back, in the order in which they are taken again.
     back: VecDeque<Provided>,
-    /// The request, by its key, that is being tried with a buffer and may give it back. Others
-    /// wait, because they would find one buffer less.
+    /// The key of the request that is being tried with a buffer and may give it back. Other
+    /// requests wait, because they would find one buffer less.
     pub(crate) user: Option<u64>,
     pub(crate) waiting: VecDeque<u32>,
 }

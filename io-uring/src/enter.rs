@@ -52,7 +52,8 @@ pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
     if sys::is_open(fd) { -libc::EOPNOTSUPP } else { -libc::EBADF }
 }
 
-/// io_uring_enter(2): entries submitted, or a negative errno.
+/// Submits entries and waits (io_uring_enter(2)). Returns the number of entries submitted, or a
+/// negative errno.
 ///
 /// # Safety
 /// As the call.

@@ -59,7 +59,7 @@ fn act(ring: &Ring, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
         return sync_cancel(ring, arg, count);
     }
     if core.is_held_here() {
-        // A signal handler; what it interrupts has the lock.
+        // This is a signal handler; the code that it interrupts has the lock.
         return Err(-libc::EAGAIN);
     }
     if opcode == reg::CLONE_BUFFERS {
@@ -255,7 +255,7 @@ fn set_workers(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i
     Ok(0)
 }
 
-/// Rings of buffers: registered, taken back, asked about.
+/// Registers a ring of buffers, unregisters one, or returns its state.
 fn buffer_rings(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
     if arg == 0 || count != 1 {
         return Err(-libc::EINVAL);

@@ -19,19 +19,19 @@ const PARTS: usize = 1024;
 
 uringlet::at_load!(uringlet::table::prepare_readers);
 
-/// A ring as its descriptors find it.
+/// A ring, as a lookup by its descriptor finds it.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// The handle of the ring in the table, beside its descriptors.
     pub(crate) handle: usize,
     pub(crate) core: Arc<Core>,
-    /// The engine for its requests; none while this process has submitted nothing to a ring of its
-    /// parent's.
+    /// The engine for the ring's requests. `None` while this process has submitted nothing to a
+    /// ring of its parent.
     instance: OnceLock<Arc<Instance>>,
     making: Mutex<()>,
     /// The number of the program's descriptors for it.
     numbers: AtomicU32,
-    /// The id of its eventfd in `/proc/self/fdinfo`.
+    /// The id of the ring's eventfd in `/proc/self/fdinfo`.
     id: u64,
     /// The number of threads that have registered it.
     registered: AtomicU32,
@@ -367,7 +367,7 @@ pub(crate) fn each(f: impl FnMut(&Ring)) {
 }
 
 impl Ring {
-    /// The engine for its requests in this process, if there is one.
+    /// The engine for the ring's requests in this process, if there is one.
     pub(crate) fn instance(&self) -> Option<&Arc<Instance>> {
         self.instance.get()
     }

@@ -253,8 +253,8 @@ impl Service {
         }
     }
 
-    /// Something has happened: do waiters leave it to the thread? While they come and go, that is
-    /// unknown. `seen`: how often they had come at the last call.
+    /// Do waiters leave the event to the thread? While waiters come and go, that is unknown.
+    /// `seen`: the number of waiters at the last call.
     fn is_left_to_the_thread(&self, epoll: i32, seen: &mut u32) -> bool {
         loop {
             let before = std::mem::replace(seen, self.seat.turns());

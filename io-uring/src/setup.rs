@@ -60,7 +60,7 @@ fn check(params: &Params) -> Result<(), i32> {
 
 /// Are all rings left to the kernel, because it has io_uring?
 pub(crate) fn steps_aside() -> bool {
-    // 1: yes; 2: no.
+    // 1 means yes, 2 means no.
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     if !front::env::if_refused() {
         return false;
@@ -97,8 +97,8 @@ pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
     })
 }
 
-/// Can such a ring be served? If not, the kernel answers. It makes the ring, or refuses it as
-/// without this library.
+/// Can the library serve a ring with these parameters? If not, the kernel answers: it makes the
+/// ring, or refuses it as without this library.
 fn is_served(params: &Params) -> bool {
     params.flags & !setup::KNOWN == 0 && !front::has_parted()
 }

@@ -88,15 +88,15 @@ pub(crate) struct Socket {
     pub(crate) goes_on: bool,
     /// A new socket gets a number out of the program's way.
     pub(crate) is_aside: bool,
-    /// It has a buffer of a group for each try.
+    /// The request takes a buffer of a group for each try.
     pub(crate) selects: bool,
     /// The registered buffer that it is sent from.
     pub(crate) buffer_index: Option<u16>,
-    /// It is only sent where the kernel could send it without a copy.
+    /// The request is only sent where the kernel could send it without a copy.
     pub(crate) is_uncopied: bool,
-    /// There was none.
+    /// The group had no buffer.
     lacks_buffer: AtomicBool,
-    /// Where that buffer is, and its length.
+    /// The address of that buffer, and its length.
     buffer: [AtomicU64; 2],
     /// What is known about the data after a completion: a [`Rest`].
     rest: AtomicU32,
@@ -161,8 +161,8 @@ impl Socket {
         self.events() | if self.is_read() { OF_READS } else { 0 }
     }
 
-    /// Is it executed after earlier calls with the same events? Messages to several receivers do
-    /// not wait for each other, nor do calls that must not wait.
+    /// Is the call executed after earlier calls with the same events? Messages to several receivers
+    /// do not wait for each other, nor do calls that must not wait.
     pub(crate) fn is_in_line(&self) -> bool {
         match &self.ask {
             _ if self.gives_up => false,
@@ -258,7 +258,7 @@ impl Socket {
         }
     }
 
-    /// What waits for it in a thread of its own, if that is how it waits.
+    /// The thread that waits for the call, if the call needs one of its own.
     pub(crate) fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
         if let Ask::Other(other) = &self.ask { Arc::clone(other).sleeper() } else { None }
     }
@@ -316,7 +316,7 @@ impl Socket {
                 return result;
             }
             if matches!(self.ask, Ask::Accept { .. }) {
-                // Without a thread, it can be cancelled.
+                // Without a thread, the request can be cancelled.
                 self.gave_back.store(true, Ordering::Relaxed);
                 return -libc::EAGAIN;
             }
@@ -327,7 +327,8 @@ impl Socket {
         }
     }
 
-    /// Has its worker not ended it, so that it waits for its socket again? True once.
+    /// Has the worker left the request unfinished, so that it waits for its socket again? True
+    /// once.
     pub(crate) fn was_given_back(&self) -> bool {
         self.gave_back.swap(false, Ordering::Relaxed)
     }
@@ -451,7 +452,7 @@ impl Socket {
             result = read(ANYWHERE);
         }
         match -result {
-            // Its data has to be fetched, which no event reports.
+            // The data has to be fetched, which no event reports.
             libc::EAGAIN if !may_wait && !self.gives_up && sys::is_always_ready(fd) => {
                 Tried::Blocks
             }
@@ -553,7 +554,7 @@ impl Socket {
 struct Alone(&'static AtomicU32);
 
 impl Alone {
-    /// `None`: another worker has it. Numbers share a few places.
+    /// Takes the right. `None`: another worker has it. Numbers share a few places.
     fn at(fd: i32) -> Option<Self> {
         /// The process whose worker has the right. A value from before a fork does not count here.
         static PLACES: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
@@ -614,7 +615,7 @@ impl Message {
             (message.msg_name, message.msg_namelen) =
                 (self.name.as_ptr().cast_mut().cast(), self.name.len() as u32);
             if done > 0 {
-                // They were sent with the first part.
+                // The control data was sent with the first part.
                 (message.msg_control, message.msg_controllen) = (std::ptr::null_mut(), 0);
             }
         }
@@ -671,7 +672,7 @@ fn behind(parts: &[[u64; 2]], mut bytes: u64) -> Vec<[u64; 2]> {
     rest
 }
 
-/// Is it a path name of a socket (unix(7))?
+/// Is the name a path name of a socket (unix(7))?
 fn is_path(name: &[u8]) -> bool {
     name.get(..2).is_some_and(|family| family == (libc::AF_UNIX as u16).to_ne_bytes())
 }

@@ -281,7 +281,7 @@ pub(crate) fn is_socket(fd: i32) -> bool {
     kind(fd) == libc::S_IFSOCK
 }
 
-/// Is it a kind of file that is always ready?
+/// Is a file of this kind always ready?
 pub(crate) fn is_always_ready(fd: i32) -> bool {
     [libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind(fd))
 }

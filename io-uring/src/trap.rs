@@ -99,7 +99,7 @@ unsafe fn comes_here(text: &Range<usize>) -> bool {
 
 /// Has the calls of a text come as signals.
 fn traps(text: &Range<usize>) -> bool {
-    // The handler first: a signal without one ends the process.
+    // The handler is installed first: a signal without one ends the process.
     let is_set = signal::handle() && filter::install(text);
     if is_set {
         env::filtered();

@@ -94,7 +94,7 @@ pub struct Sandbox {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     forbid: Vec<Forbidden>,
 
-    /// What refused calls answer: EPERM, ENOSYS, EACCES, ... or a number from 1 to 4095
+    /// What refused calls return: EPERM, ENOSYS, EACCES, ... or a number from 1 to 4095
     #[arg(
         long,
         value_name = "ERRNO",

@@ -71,7 +71,7 @@ pub(super) fn execute(
     ticks
 }
 
-/// Times the call that executes a read or a write of so many bytes, and learns from that whether
+/// Times the call that executes a read or a write of this length, and learns from that whether
 /// those of its descriptor sleep. Gives its result and its ticks.
 fn time(
     board: &Board,

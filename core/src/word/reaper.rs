@@ -52,8 +52,8 @@ impl Reaper {
         taken.is_ok().then(|| Reaping { reaper: self, is_held: true })
     }
 
-    /// As [`Reaper::take`], for a thread that is told of completions once. `None`: the holder finds
-    /// out by [`Reaper::was_wanted`].
+    /// As [`Reaper::take`], for a thread that is signalled once for its completions. `None`: the
+    /// holder finds out by [`Reaper::was_wanted`].
     pub(crate) fn take_or_be_missed(&self) -> Option<Reaping<'_>> {
         self.take().or_else(|| {
             self.wanted.store(true, Ordering::Relaxed);

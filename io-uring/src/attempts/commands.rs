@@ -10,7 +10,7 @@ pub(crate) enum Command {
     Readable,
     /// Bytes that are yet to be sent.
     Unsent,
-    /// An option, its value's address, and the length or room of that.
+    /// Reads an option: its value's address, and the length or room of the value.
     GetOption([i32; 2], u64, u32),
     SetOption([i32; 2], u64, u32),
     /// None that is served.
@@ -35,7 +35,7 @@ impl Command {
             Err(_) => return -libc::EOPNOTSUPP,
         };
         match *self {
-            // Others have no such queue, or keep it to themselves.
+            // Other sockets have no such queue, or do not show it.
             Self::Readable if is_of_internet => sockets::readable(fd),
             Self::Unsent if is_of_internet => sockets::unsent(fd),
             Self::GetOption([level, _], ..) if level != libc::SOL_SOCKET => -libc::EOPNOTSUPP,

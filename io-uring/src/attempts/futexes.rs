@@ -1,7 +1,7 @@
 //! FUTEX_WAIT, FUTEX_WAITV and FUTEX_WAKE.
 //!
-//! A thread waits for the words of the program and two of its own: the first has it end, and when
-//! somebody waits at the last one, the thread is there to be woken.
+//! A thread waits for the words of the program and two of its own. The first ends the thread. When
+//! a caller waits at the second, the thread is asleep and can be woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use super::sleepers::{Sleeper, Tell, Telling};
 use super::{Attempt, Tried};
 use crate::sys::futexes::{self, FutexWaitV};
 
-/// FUTEX_WAKE: as many that wait at a word with one of the bits of the mask.
+/// FUTEX_WAKE: wakes up to this many waiters of a word, with one of the bits of the mask.
 #[derive(Debug)]
 pub(crate) struct FutexWake {
     pub(crate) word: u64,

@@ -19,19 +19,19 @@ pub(crate) use self::sleepers::Sleeper;
 /// What has become of a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
-    /// It has ended with this result.
+    /// The attempt has ended with this result.
     Done(i32),
-    /// It is to be tried again when its events have come.
+    /// The request has to be tried again when its events have come.
     Waits,
     /// There is no way to make this call without waiting.
     Blocks,
-    /// A thread of its own has to wait: its [`sleeper`](Attempt::sleeper).
+    /// A thread of its own has to wait for the request: its [`sleeper`](Attempt::sleeper).
     Sleeps,
 }
 
 /// A call that can be made without waiting.
 pub(crate) trait Attempt: fmt::Debug + Send + Sync {
-    /// What it waits for (poll(2)).
+    /// The events that the request waits for (poll(2)).
     fn events(&self) -> i16 {
         0
     }

@@ -12,7 +12,7 @@ pub(crate) type Tell = Box<dyn FnOnce(i32) + Send>;
 enum Phase {
     Before,
     Waits(Tell),
-    /// It was cancelled before it began.
+    /// The wait was cancelled before it began.
     Cancelled,
     Over,
 }
@@ -57,7 +57,7 @@ impl Telling {
         true
     }
 
-    /// Has it ended, or been cancelled?
+    /// Has the wait ended, or was it cancelled?
     pub(super) fn is_over(&self) -> bool {
         matches!(*self.lock(), Phase::Over | Phase::Cancelled)
     }
@@ -81,7 +81,7 @@ impl fmt::Debug for Telling {
 
 /// A call that waits in a thread of its own.
 pub(crate) trait Sleeper: fmt::Debug + Send + Sync {
-    /// Begins to wait. When this returns, it is there to be woken.
+    /// Begins to wait. When this returns, the wait can be woken.
     fn sleep(self: Arc<Self>, tell: Tell);
 
     /// Ends the wait with `-ECANCELED`. False: it has ended otherwise.

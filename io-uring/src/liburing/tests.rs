@@ -12,7 +12,7 @@ use crate::abi::{self, Cqe, Uring, setup};
 
 const ENTRIES: u32 = 4;
 
-/// The words of one queue: head, tail, mask, entries, flags.
+/// The words of a queue: head, tail, mask, entries, flags.
 type Words = [u32; 5];
 
 #[derive(Clone, Copy)]

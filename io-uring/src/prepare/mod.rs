@@ -1,5 +1,5 @@
-//! Plans entries. [`plan`] uses the entry's fields alone: it reads no memory of the program's, and
-//! calls nobody. An entry that fails here ends a batch, as in the kernel.
+//! Plans entries. [`plan`] uses the entry's fields alone: it reads no memory of the program, and
+//! makes no call. An entry that fails here ends a batch, as in the kernel.
 
 use uringlet::Sqe;
 
@@ -26,7 +26,8 @@ pub(crate) enum Plan {
     Nop(i32),
     /// The engine executes this entry. With a registered buffer: its number.
     Engine(Sqe, Option<u16>),
-    /// The engine has it, once the iovecs were copied. With a registered buffer: its number.
+    /// The engine executes this entry, once the iovecs were copied. With a registered buffer: its
+    /// number.
     Vectored(Sqe, Option<u16>),
     /// A worker makes a call. A direct descriptor goes into the slot (or any).
     Call(Option<u32>, CallOf),
@@ -100,8 +101,8 @@ pub(crate) struct Timing {
     /// The time that the program has passed, in nanoseconds.
     pub(crate) period: u64,
     pub(crate) flags: u32,
-    /// Completions; 0 for none. For a multishot timeout: expirations that are left, or 0 without
-    /// end.
+    /// The number of completions; 0 for none. For a multishot timeout: the expirations that are
+    /// left, or 0 without end.
     pub(crate) count: u32,
     /// The number of completions at which the timeout ends.
     pub(crate) at: u32,

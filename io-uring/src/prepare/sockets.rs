@@ -47,7 +47,7 @@ fn has_notice(fields: &Fields) -> bool {
     matches!(fields.opcode(), op::SEND_ZC | op::SENDMSG_ZC)
 }
 
-/// One of two completions cannot be left out.
+/// The entry asks to skip its completion, but has two: that is refused.
 fn lacks_completion(fields: &Fields) -> bool {
     has_notice(fields) && fields.flags() & iosqe::CQE_SKIP != 0
 }

@@ -259,7 +259,7 @@ const ROWS: [Row; 62] = [
     row(op::REMOVE_BUFFERS, plans::remove_buffers).idle(OFF | ADDR | LEN | FLAGS | SLOT),
 ];
 
-/// By opcode.
+/// The rows by opcode.
 static TABLE: [Option<Row>; op::LAST as usize] = {
     let mut table = [None; op::LAST as usize];
     let mut at = 0;

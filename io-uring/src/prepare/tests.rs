@@ -228,7 +228,7 @@ fn flags_that_no_ring_takes_are_malformed() {
         let selects = with(opcode, 0, 8 + iosqe::BUFFER_SELECT.trailing_zeros()).err();
         let expected = match opcode {
             op::READ | op::READ_MULTISHOT | op::RECV | op::RECVMSG => None,
-            // One has one part, the other is for commands that go on.
+            // READV has one part here, and URING_CMD is for commands that go on.
             op::READV | op::URING_CMD => Some(EINVAL),
             _ => Some(Refused::Malformed(-libc::EOPNOTSUPP)),
         };

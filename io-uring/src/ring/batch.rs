@@ -69,7 +69,7 @@ impl Batch {
         }
     }
 
-    /// Is there one more of the `count` entries that the call submits?
+    /// Is there another one of the `count` entries that the call submits?
     pub(super) fn has_next(&self, count: u32) -> bool {
         self.consumed < count && self.taken < self.there
     }
@@ -92,7 +92,8 @@ impl Batch {
 }
 
 impl Request {
-    /// Fills it from its entry; what it borrows is copied. No lock is held if it borrows.
+    /// Fills the request from its entry; memory that the entry points to is copied. No lock is held
+    /// during a copy.
     #[inline(always)]
     pub(super) fn prepare(&mut self, fields: &Fields, iopoll: bool) -> Result<(), Refused> {
         (self.opcode, self.user_data) = (fields.opcode(), fields.user_data());
@@ -114,7 +115,7 @@ impl Request {
         Ok(())
     }
 
-    /// Copies what its entry points to.
+    /// Copies the memory that the entry points to.
     #[inline(never)]
     fn borrow(&mut self, fields: &Fields) -> Result<(), i32> {
         let time = |at: u64| user::read::<Timespec>(at as usize)?.in_nanoseconds();

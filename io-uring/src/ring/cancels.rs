@@ -1,4 +1,4 @@
-//! Cancels: which requests they mean, and how these end.
+//! Decides which requests a cancel means, and how they end.
 
 use std::collections::HashMap;
 
@@ -144,8 +144,8 @@ impl Locked<'_> {
         Ok(self.cancel_here(&found, what.is_for_all(), None))
     }
 
-    /// Closes the ring: everything that waits in it ends. Returns the keys of the engine's
-    /// requests.
+    /// Closes the ring: every request that waits in it ends. Returns the keys of the requests that
+    /// the engine has.
     pub(super) fn cancel_everything(&mut self) -> Vec<u64> {
         self.end_chain();
         while let Some(head) = self.state.chains.pop_held() {

@@ -357,7 +357,7 @@ impl Core {
     }
 
     /// Cancels a request that the engine has, or a thread of its own: 0 or 1, or a negative errno.
-    /// One that is on its way to the engine is asked for again, as one that is tried just now.
+    /// A request on its way to the engine, or being tried, is looked for again.
     pub(super) fn cancel_at(self: &Arc<Self>, instance: &Instance, key: u64) -> i32 {
         let mut patience = Patience::default();
         for look in 0.. {

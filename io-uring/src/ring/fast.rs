@@ -59,8 +59,8 @@ impl Core {
         true
     }
 
-    /// One that was taken out of the queue would have to wait: it becomes a request of the
-    /// engine's. In a frame of its own, which the usual ones do not need.
+    /// An entry that was taken out of the queue would have to wait: it becomes a request of the
+    /// engine. This function has a frame of its own, which the usual entries do not need.
     #[cold]
     #[inline(never)]
     fn go_on(self: &Arc<Self>, fields: &Fields, thread: u32) -> Locked<'_> {
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(ring.wait().res, 5);
         ring.core.with(|locked| locked.state.in_front[0] -= 1);
 
-        // A large one is taken, and the engine has it then.
+        // A large write is taken, and the engine has it then.
         let large = vec![7; 1 << 20];
         assert!(goes_fast(&mut ring, |ring| ring.put(fd, 0, &large)));
         let cqe = ring.wait();
@@ -299,12 +299,12 @@ mod tests {
                 return end(&ring, fd);
             }
             assert_eq!(ring.reap().expect("it has ended").res, 10);
-            // One that cannot be read is refused, however good others were.
+            // An entry that cannot be read is refused, whatever was accepted before.
             ring.put_any(opcode, fd, 0, (64, 2));
             ring.submit();
             assert_eq!((ring.wait().res, ring.core.has_requests()), (-libc::EFAULT, false));
         }
-        // After a large one the next is copied first.
+        // After a large write, the next one is copied first.
         assert!(goes_fast(&mut ring, |ring| ring.put_any(op::WRITEV, fd, 0, at(&few))));
         assert_eq!(ring.reap().expect("it has ended").res, 10);
         ring.put_any(op::WRITEV, fd, 0, at(&many));

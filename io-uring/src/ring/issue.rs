@@ -23,7 +23,7 @@ impl Locked<'_> {
             Plan::Nop(result) => Some(result),
             Plan::Engine(sqe, index) => self.issue_transfer(at, sqe, index),
             Plan::Call(slot, _) => self.issue_call(at, slot),
-            // What it borrows was not copied.
+            // The memory that the entry points to was not copied.
             Plan::Vectored(..) => Some(-libc::EFAULT),
             Plan::CloseSlot(slot) => Some(self.clear_file(slot as usize)),
             Plan::Poll { watch, .. } => self.issue_poll(at, watch),

@@ -14,11 +14,11 @@ use super::types::{Mail, Task};
 use crate::abi::Cqe;
 use crate::attempts::Tried;
 
-/// What a thread that has had the lock has to do without it.
+/// Work that a thread has to do after it has released the lock.
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct After {
-    /// Usually none: a null pointer.
+    /// Usually there are none: a null pointer.
     pub(super) tasks: Option<Box<[Task]>>,
     /// Threads that wait for completions are woken.
     pub(super) wake: bool,

@@ -1,5 +1,5 @@
-//! MSG_RING: messages from one ring to another. No thread holds a ring's lock while it takes or
-//! waits for another one's: a busy ring reads the parcel as mail.
+//! MSG_RING: messages from one ring to another. No thread holds a ring's lock while it takes
+//! another ring's lock or waits for it. A busy ring reads the parcel as mail.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -38,8 +38,8 @@ impl Core {
         Waiter(self)
     }
 
-    /// May its waiters take events? Not if the program is notified of completions, and does
-    /// something else meanwhile.
+    /// May threads that wait for the ring take events? No if the program is notified of
+    /// completions, and does other work meanwhile.
     fn may_sit(&self) -> bool {
         !self.told.load(Ordering::Relaxed) && !self.waits_apart.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Buffers of groups: taken for requests that are tried, and given back.
+//! Takes a buffer of a group for a request that is tried, and gives it back if the request has to
+//! wait.
 
 use super::state::Locked;
 use super::types::{Stage, Taken};

@@ -56,7 +56,7 @@ impl Locked<'_> {
         if calls {
             flags |= sq::TASKRUN;
         }
-        // The flags first: a woken thread reads them.
+        // The flags are written first: a woken thread reads them.
         if self.speaks_for_ring() {
             core.show_flags(flags);
         }

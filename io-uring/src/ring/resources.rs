@@ -317,7 +317,7 @@ impl Locked<'_> {
 
     /// Puts a file into a slot, or any: 0 or the slot, or a negative errno.
     pub(super) fn install(&mut self, slot: u32, file: File) -> i32 {
-        // One was subtracted from what the entry says.
+        // The entry's value has had one subtracted.
         let any = slot == INDEX_ALLOC || slot == INDEX_ALLOC - 1;
         let Some(files) = self.files.as_mut() else {
             return self.refuse(file, if any { -libc::ENFILE } else { -libc::ENXIO });

@@ -1,4 +1,4 @@
-//! Requests on sockets: tried without the lock, and again when their sockets are ready.
+//! Requests on sockets: they are tried without the lock, and again when their sockets are ready.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,7 +88,7 @@ impl Locked<'_> {
         None
     }
 
-    /// What waits for a request in a thread of its own.
+    /// The thread that waits for this request, if the request has one of its own.
     pub(super) fn sleeper(&self, at: u32) -> Option<Arc<dyn Sleeper>> {
         let request = &self.requests[at as usize];
         match request.call.as_deref() {

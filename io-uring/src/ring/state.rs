@@ -314,7 +314,7 @@ impl Core {
         Self::count(&self.executing, 1u32.wrapping_neg());
     }
 
-    /// A vector was seen that has, or has moved, so many bytes.
+    /// A vector was seen that has, or has moved, this number of bytes.
     pub(super) fn saw_vector(&self, bytes: i32) {
         let is_small = is_small(bytes);
         if self.expects_small_vectors.load(Ordering::Relaxed) != is_small {
@@ -332,7 +332,7 @@ impl Core {
 /// lock or waiting for it ([`HELD`]).
 #[derive(Debug)]
 pub(crate) struct Mark<const KIND: usize> {
-    /// The thread's own: each look for it is a call.
+    /// The thread's own place: each search for it is a call.
     place: *const Cell<*const Core>,
     before: *const Core,
 }

@@ -401,7 +401,7 @@ impl Model {
         let counted = self.core.taken.load(Ordering::Relaxed).wrapping_sub(self.core.ended());
         assert_eq!(in_flight, counted as usize);
         self.with(|locked| {
-            // In each line one request is being tried or watched, or has ended.
+            // In each line, the first request is being tried or watched, or has ended.
             let is_first = |one: &Request| one.line.is_some() && one.stage != Stage::Behind;
             let is_over = |one: &Request| one.stage == Stage::Ends;
             let first = locked.live().filter(|(_, one)| is_first(one) && !is_over(one)).count();
@@ -411,7 +411,7 @@ impl Model {
         });
     }
 
-    /// Everything ends: by the engine, or cancelled.
+    /// Ends all requests: the engine ends them, or they are cancelled.
     fn finish(&mut self) {
         let any = Match { user_data: 0, fd: -1, opcode: 0, flags: cancel::ANY };
         let mut rounds = 0;

@@ -71,9 +71,9 @@ pub(super) enum Stage {
 /// What may be executed before a request that the engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overtaken {
-    /// It is a read, and other reads may.
+    /// The request is a read, and other reads may overtake it.
     ByReads,
-    /// Nothing may: programs may count on an order, which many file systems keep.
+    /// No request may overtake it: programs may count on an order, which many file systems keep.
     ByNone,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Request {
     pub(super) refused: i32,
     /// The next request of its chain.
     pub(super) next: u32,
-    /// Its linked timeout.
+    /// The linked timeout of this request.
     pub(super) timeout: u32,
     /// The target of this linked timeout.
     pub(super) target: u32,
@@ -117,7 +117,7 @@ pub(super) struct Request {
     pub(super) taken: Option<Taken>,
     /// The last cancel of it that had to ask the engine, by key.
     pub(super) canceled_by: u64,
-    /// Those behind it in its chain leave no completions if it fails.
+    /// Requests behind this one in its chain leave no completions if it fails.
     pub(super) quiet: bool,
     /// A multishot poll of a ring, or of an epoll, which may contain a ring.
     pub(super) is_of_rings: bool,
@@ -129,7 +129,7 @@ pub(super) struct Request {
     pub(super) notice: Option<i32>,
     /// Nothing is started before this cancel is answered.
     pub(super) asks: bool,
-    /// The engine has it or is to get it, and what is behind it is not to overtake it.
+    /// The engine has the request or is about to get it, and later requests must not overtake it.
     pub(super) in_front: Option<Overtaken>,
 }
 
@@ -174,7 +174,7 @@ impl Request {
         }
     }
 
-    /// Its descriptor number.
+    /// The number of the request's descriptor.
     pub(super) fn number(&self) -> i32 {
         self.file.as_ref().map_or(self.fd, |file| file.number())
     }
@@ -187,7 +187,7 @@ impl Request {
         Sqe { opcode: CALL, addr, off: off as u64, ..Sqe::nop() }
     }
 
-    /// Has it a call that depends on the rights of the calling thread?
+    /// Does the request make a call that depends on the rights of the calling thread?
     pub(super) fn is_judged(&self) -> bool {
         self.call.as_deref().is_some_and(Call::is_judged)
     }
@@ -250,7 +250,7 @@ pub(super) enum Task {
     Call(u64, Box<Call>),
     /// Tries a call on a socket, for the request with this key.
     Try(u64, i32, Arc<Socket>),
-    /// A thread of its own waits, for the request with this key.
+    /// A thread of its own waits for the request with this key.
     Sleep(u64, Arc<dyn Sleeper>),
     /// Drops a file that nobody uses any more.
     Drop(File),
@@ -293,7 +293,7 @@ pub(crate) struct Parcel {
     pub(crate) cqe: Cqe,
     /// A file for a slot there, or for any slot, whose number is the result.
     pub(crate) file: Option<(File, u32)>,
-    /// It makes no completion.
+    /// The request posts no completion.
     pub(crate) skips: bool,
 }
 
@@ -305,7 +305,7 @@ pub(crate) trait Peer: fmt::Debug + Send + Sync {
     /// Reads a parcel. Returns the result for the request that has sent it. `None`: another thread
     /// has the lock, reads the parcel and answers.
     fn receive(self: Arc<Self>, parcel: Parcel, from: Sender) -> Option<i32>;
-    /// The result of its request that has sent a parcel.
+    /// Delivers the result of a parcel to the request that has sent it.
     fn answer(self: Arc<Self>, key: u64, result: i32);
 }
 

@@ -24,7 +24,7 @@ pub(crate) trait Watcher: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     pub(crate) events: u32,
-    /// Multishot: the poll stays after an event, and reports the next edge.
+    /// The poll is a multishot: it stays after an event, and reports the next edge.
     pub(crate) multi: bool,
 }
 

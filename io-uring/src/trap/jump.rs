@@ -76,7 +76,7 @@ enum Number {
         number: u32,
     },
     Computed,
-    /// Unknown instructions; or it is no call at all.
+    /// The instructions are unknown, or the text is no call at all.
     Unknown,
 }
 
@@ -95,7 +95,7 @@ fn movable(code: &[u8]) -> usize {
         (0xb8..=0xbf, _) if !w && is_kept(op & 7, b) => prefix + 5,
         (0x89 | 0x31, 3) if is_kept(rm, b) => prefix + 2,
         (0x8b | 0x33, 3) if is_kept(reg, r) => prefix + 2,
-        // Memory: not relative to the instruction, and with a base.
+        // The operand is in memory: not relative to the instruction, and with a base.
         (0x89 | 0x8b, 0..3) => {
             let has_index = rm == 4;
             let base = if has_index { code.get(prefix + 2).map_or(5, |byte| byte & 7) } else { rm };
