@@ -114,7 +114,8 @@ measure() {
         die "nothing was read through the drop-in: $(cat -- "$run/stats")"
     fi
     rate="$(awk '/^Requests\/sec/ { print $2 }' <<<"$said")"
-    awk -v rate="$rate" -v ticks="$((after - before))" -v seconds="$seconds" -v hz="$(getconf CLK_TCK)" \
+    awk -v rate="$rate" -v ticks="$((after - before))" -v seconds="$seconds" \
+        -v hz="$(getconf CLK_TCK)" \
         'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * seconds) }'
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 pub(crate) const CANCEL_AGAIN: Duration = Duration::from_millis(20);
 /// A thread that ends waits this long for its requests: one in a system call may never end.
 pub(crate) const THREAD_END_MAX: Duration = Duration::from_secs(1);
-/// A waiter checks after this time whether the ring's owner has ended. Each further time is twice as
-/// long, up to the second.
+/// A waiter checks after this time whether the ring's owner has ended. Each further time is twice
+/// as long, up to the second.
 pub(crate) const OWNER_LOOK: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(1));
 /// Completions that found no room in the ring are moved there after this time at most, in

@@ -117,8 +117,8 @@ impl Interval {
         self.width() <= 2.0 * PRECISION.ln_1p()
     }
 
-    /// Is the ratio known, or is it clear whether it is above or below 1? That is clear if each side
-    /// of the interval is at most a quarter of the distance from 1.
+    /// Is the ratio known, or is it clear whether it is above or below 1? That is clear if each
+    /// side of the interval is at most a quarter of the distance from 1.
     pub fn is_settled(&self) -> bool {
         self.is_known() || self.width() <= self.ratio.ln().abs() / 2.0
     }

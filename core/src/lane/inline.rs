@@ -28,8 +28,7 @@ pub(crate) struct InlineLane {
     mailbox: Mailbox,
     baton: Baton,
     queue: IndexRing,
-    /// Requests whose order can be observed, and the right to execute them, which is never taken
-    /// away.
+    /// Requests whose order can be observed, and the right to execute them, never taken away.
     ordered: IndexRing,
     order: Baton,
     /// Locked while a request moves from the queue to the ordered ones, so that the ordered ones
@@ -243,8 +242,7 @@ impl InlineLane {
         (unsafe { board.in_hand(taken.slot) }, taken.number)
     }
 
-    /// Takes one certain request from the mailbox, if the slot still has the key `key`: the caller
-    /// ends it.
+    /// Takes the request with this key from the mailbox, if it is there: the caller ends it.
     pub(crate) fn retract(&self, board: &Board, slot: u32, key: u64) -> bool {
         self.mailbox.remove(slot, || board.slot(slot).key() == key)
     }
@@ -335,8 +333,7 @@ impl InlineLane {
             let popped = self.pop(board, &turn, taker.is_bounded());
             match popped {
                 Popped::Lost => return self.lost(board, router),
-                // Another thread has taken the last inline request that an ordered one had to wait
-                // for.
+                // Another thread has taken the last request that an ordered one had to wait for.
                 Popped::Nothing if !due && self.is_ordered_due(board) => continue,
                 Popped::Nothing | Popped::Request(_) => {}
             }
@@ -505,8 +502,7 @@ impl InlineLane {
         enough: Enough<'_>,
     ) -> bool {
         if taker.is_bounded() && self.hanging.load(Ordering::SeqCst) > 0 {
-            // The requests are executed in order, or not at all: the file of any of them may wait
-            // without end.
+            // The order is kept, or nothing is executed: any of the files may wait without end.
             board.call(Call::PatientHolder);
             return false;
         }
@@ -645,8 +641,7 @@ impl Lane for InlineLane {
     }
 
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
-        // The baton is marked as watched during the check: a thread that finds no mark would list
-        // the context once more.
+        // The baton is marked meanwhile: a thread that finds no mark lists the context again.
         self.baton.watch();
         let view = self.view();
         if part == 0 {
