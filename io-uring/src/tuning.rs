@@ -33,6 +33,9 @@ pub(crate) const SIGNAL_TRIES: u32 = 50_000;
 /// a thread.
 pub(crate) const NUMBER_TRIES: u32 = 100;
 
+/// In bytes. After a longer vector, the next one of its ring is copied before it is used.
+pub(crate) const SMALL_VECTOR: i32 = 64 << 10;
+
 // Sockets and polls.
 
 /// After this many results of a multishot request, other requests are tried.

@@ -33,13 +33,15 @@ impl Core {
             return false;
         }
         let mut locked = self.lock();
-        if !locked.is_next(head, &sqe) {
-            self.follow_up(locked.give_back());
-            return false;
+        let is_next = locked.is_next(head, &sqe);
+        if is_next {
+            locked.begin(head);
         }
-        locked.begin(head);
         if locked.unlock() {
             self.with(|_| ());
+        }
+        if !is_next {
+            return false;
         }
         // SAFETY: the buffers are the request's by the contract of io_uring_enter(2).
         let result = unsafe { engine.try_now(&sqe) };

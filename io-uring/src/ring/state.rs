@@ -22,6 +22,7 @@ use crate::memory::{Memory, Word};
 use crate::prepare::Plan;
 use crate::restrict::Restrictions;
 use crate::shared;
+use crate::tuning::SMALL_VECTOR;
 
 thread_local! {
     /// A ring for each kind of mark.
@@ -30,8 +31,7 @@ thread_local! {
 
 /// Has a vector few bytes? Large transfers are worth threads of their own.
 pub(super) fn is_small(bytes: i32) -> bool {
-    const MOST: i32 = 64 << 10;
-    bytes <= MOST
+    bytes <= SMALL_VECTOR
 }
 
 /// The ring that this thread has entered.
