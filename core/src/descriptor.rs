@@ -158,7 +158,8 @@ pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
         local = Some(true);
     }
     let device = file_type == libc::S_IFCHR;
-    Ok(Facts::note(fd, &Said { flags, seekable, device, local }))
+    let socket = file_type == libc::S_IFSOCK;
+    Ok(Facts::note(fd, &Said { flags, seekable, device, socket, local }))
 }
 
 /// A read (or write) by a thread that may wait has ended. The next ones are

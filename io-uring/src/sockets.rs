@@ -573,6 +573,19 @@ impl Drop for Alone {
 }
 
 impl Message {
+    pub(crate) fn of_buffer(is_send: bool, buffer: [u64; 2]) -> Self {
+        Self { is_send, parts: Vec::new(), buffer, name: Name::default(), header: None }
+    }
+
+    /// With several buffers, and without a header of the program's.
+    pub(crate) fn of_parts(is_send: bool, parts: Vec<[u64; 2]>) -> Self {
+        Self { parts, header: Some(Header::NONE), ..Self::of_buffer(is_send, [0; 2]) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len(None) == 0
+    }
+
     /// Its buffers.
     pub(crate) fn all_parts(&self) -> &[[u64; 2]] {
         if self.header.is_some() { &self.parts } else { std::slice::from_ref(&self.buffer) }
@@ -631,6 +644,9 @@ impl Message {
 }
 
 impl Header {
+    /// None of the program's.
+    pub(crate) const NONE: Self = Self { at: 0, name: (0, 0), control: (0, 0) };
+
     /// A header for these buffers.
     fn with(&self, parts: &[[u64; 2]]) -> libc::msghdr {
         libc::msghdr {
@@ -649,6 +665,9 @@ impl Header {
         const NAME_LEN: usize = std::mem::offset_of!(libc::msghdr, msg_namelen);
         const CONTROL_LEN: usize = std::mem::offset_of!(libc::msghdr, msg_controllen);
         let at = self.at as usize;
+        if at == 0 {
+            return Ok(());
+        }
         if self.name.0 != 0 {
             user::write(at + NAME_LEN, message.msg_namelen)?;
         }

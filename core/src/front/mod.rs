@@ -64,6 +64,11 @@ impl Hints {
         self.0.seems_open_for(write)
     }
 
+    /// Was it a socket?
+    pub fn seems_socket(self) -> bool {
+        self.0.seems_socket()
+    }
+
     /// Did fsync(2) support this kind of file?
     #[inline]
     pub fn seems_to_sync(self) -> bool {

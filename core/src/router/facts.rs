@@ -59,6 +59,7 @@ const LOCAL: u64 = 1 << 32;
 const REMOTE: u64 = 2 << 32;
 /// A read has ended without sleeping, or has slept and the score says so.
 const READ: u64 = 1 << 34;
+const SOCKET: u64 = 1 << 35;
 /// The number's upper bits: the lower ones are the index in the table.
 const NUMBER_SHIFT: u32 = 44;
 
@@ -110,6 +111,7 @@ pub(crate) struct Said {
     pub(crate) seekable: bool,
     /// The file is a character device.
     pub(crate) device: bool,
+    pub(crate) socket: bool,
     /// Is the file on a local file system? `None`: unknown.
     pub(crate) local: Option<bool>,
 }
@@ -151,12 +153,13 @@ impl Facts {
 
     /// Notes the kernel's answers, and keeps what was learned if they are unchanged.
     pub(crate) fn note(fd: RawFd, said: &Said) -> Fresh {
-        let &Said { flags, seekable, device, local } = said;
+        let &Said { flags, seekable, device, socket, local } = said;
         let class = local.map_or(0, |local| if local { LOCAL } else { REMOTE });
         let device = seekable && device;
         let mut word = KNOWN | number(fd) << NUMBER_SHIFT | class;
         let mut set = |bit, on| word |= if on { bit } else { 0 };
         set(STREAM, !seekable);
+        set(SOCKET, socket);
         set(DIRECT, flags & libc::O_DIRECT != 0);
         set(APPEND, flags & libc::O_APPEND != 0);
         set(NONBLOCK, flags & libc::O_NONBLOCK != 0);
@@ -176,7 +179,8 @@ impl Facts {
         let old = entry(fd).load(Ordering::Relaxed);
         if identity(old) == identity(word) {
             // If the kernel has no numbers for file systems, the word may be about another file.
-            word = old & !CLASS | word & CLASS;
+            const NOW: u64 = CLASS | SOCKET;
+            word = old & !NOW | word & NOW;
         }
         entry(fd).store(word, Ordering::Relaxed);
         Fresh { word, facts: Self(word) }
@@ -198,6 +202,11 @@ impl Facts {
     /// Was O_NONBLOCK set?
     pub(crate) fn seems_nonblocking(self) -> bool {
         self.0 & NONBLOCK != 0
+    }
+
+    /// Was it a socket?
+    pub(crate) fn seems_socket(self) -> bool {
+        self.0 & SOCKET != 0
     }
 
     /// Did the file have offsets?

@@ -123,7 +123,7 @@ fn send(fields: &Fields) -> Made {
     let (mut parts, mut header) = (Vec::new(), None);
     if fields.ioprio() & messages::VECTORED != 0 {
         parts = self::parts(buffer, -libc::EINVAL)?;
-        header = Some(Header { at: 0, name: (0, 0), control: (0, 0) });
+        header = Some(Header::NONE);
     }
     message(fields, Message { is_send: true, parts, buffer, name, header })
 }
@@ -141,8 +141,7 @@ fn parts([at, count]: [u64; 2], too_many: i32) -> Result<Vec<[u64; 2]>, i32> {
 }
 
 fn receive(fields: &Fields) -> Made {
-    let (buffer, name) = ([fields.addr(), fields.len().into()], Name::default());
-    message(fields, Message { is_send: false, parts: Vec::new(), buffer, name, header: None })
+    message(fields, Message::of_buffer(false, [fields.addr(), fields.len().into()]))
 }
 
 /// READ into a buffer of a group, or READV of one part.

@@ -20,7 +20,7 @@ use crate::memory::Word;
 use crate::prepare::RingMessage;
 use crate::service::{self, Events, Watcher};
 use crate::timers::Expires;
-use crate::tuning::{CANCEL_TRIED_TRIES, CANCEL_TRIES, SUBMIT_TRIES};
+use crate::tuning::{CANCEL_TRIED_TRIES, CANCEL_TRIES, SUBMIT_TRIES, TRIES_AT_ONCE};
 use crate::{shared, sys};
 
 /// Requests of one ring that can be with the engine at a time: others wait for a place.
@@ -158,7 +158,7 @@ impl Core {
 
     #[cold]
     pub(super) fn run_tasks(self: &Arc<Self>, tasks: Box<[Task]>) {
-        let mut tasks = VecDeque::from(tasks.into_vec());
+        let (mut tasks, mut tried) = (VecDeque::from(tasks.into_vec()), Vec::new());
         while let Some(task) = tasks.pop_front() {
             let mail = match task {
                 Task::Drop(file) => {
@@ -185,9 +185,13 @@ impl Core {
                 Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
                 Task::Call(key, call) => Mail::Ended(key, call.run()),
                 Task::Try(key, fd, socket) => {
-                    let tried = socket.try_now(fd);
-                    self.trying.fetch_sub(1, Ordering::Release);
-                    Mail::Tried(key, tried)
+                    tried.push((key, socket.try_now(fd)));
+                    let goes_on = matches!(tasks.front(), Some(Task::Try(..)));
+                    if goes_on && tried.len() < TRIES_AT_ONCE {
+                        continue;
+                    }
+                    self.trying.fetch_sub(tried.len() as u32, Ordering::Release);
+                    Mail::Tried(std::mem::take(&mut tried))
                 }
             };
             let after = self.bring(mail);

@@ -84,6 +84,9 @@ impl Locked<'_> {
         if let Some(result) = self.transfer_now(at, &sqe) {
             return Some(result);
         }
+        if self.is_transfer_on_socket(at, &sqe) {
+            return self.issue_socket(at);
+        }
         self.hand_over(at, sqe)
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::state::Locked;
 use super::types::{Line, Stage, Task};
 use crate::calls::Call;
+use crate::chains::NONE;
 use crate::files::File;
 use crate::sockets::Socket;
 
@@ -45,16 +46,38 @@ impl Locked<'_> {
         }
     }
 
+    /// Has a request wait in a line, behind all others. True: there is none.
+    pub(super) fn join_line(&mut self, at: u32, line: Line) -> bool {
+        let ends = self.lines.entry(line).or_insert([at, NONE]);
+        let last = std::mem::replace(&mut ends[1], at);
+        let request = self.request(at);
+        (request.line, request.in_line) = (Some(line), [NONE, last]);
+        if last != NONE {
+            self.request(last).in_line[0] = at;
+        }
+        last == NONE
+    }
+
     /// A request leaves its line. The next one is tried.
     pub(super) fn leave_line(&mut self, at: u32) {
-        let Some(line) = self.request(at).line.take() else { return };
-        let Some(waiting) = self.lines.get_mut(&line) else { return };
-        let was_first = waiting.front() == Some(&at);
-        waiting.retain(|&other| other != at);
-        match waiting.front().copied() {
-            None => _ = self.lines.remove(&line),
-            Some(next) if was_first => self.try_socket(next),
-            Some(_) => {}
+        let request = self.request(at);
+        let Some(line) = request.line.take() else { return };
+        let [behind, ahead] = request.in_line;
+        if behind != NONE {
+            self.request(behind).in_line[1] = ahead;
+        }
+        if ahead != NONE {
+            self.request(ahead).in_line[0] = behind;
+        }
+        let Some(ends) = self.lines.get_mut(&line) else { return };
+        match [behind, ahead] {
+            [NONE, NONE] => _ = self.lines.remove(&line),
+            [next, NONE] => {
+                ends[0] = next;
+                self.try_socket(next);
+            }
+            [NONE, last] => ends[1] = last,
+            _ => {}
         }
     }
 
@@ -64,10 +87,14 @@ impl Locked<'_> {
             let lines: Vec<Line> =
                 self.lines.keys().copied().filter(|line| line.0 == *fd).collect();
             for line in lines {
-                let Some(waiting) = self.lines.remove(&line) else { continue };
-                let to = (file.descriptor.number(), line.1);
-                waiting.iter().for_each(|&at| self.request(at).line = Some(to));
-                self.lines.insert(to, waiting);
+                let Some(ends) = self.lines.remove(&line) else { continue };
+                let (to, mut at) = ((file.descriptor.number(), line.1), ends[0]);
+                while at != NONE {
+                    let request = self.request(at);
+                    request.line = Some(to);
+                    at = request.in_line[0];
+                }
+                self.lines.insert(to, ends);
             }
         }
     }

@@ -146,16 +146,17 @@ impl Locked<'_> {
                     self.complete(at, result);
                 }
             }
-            Mail::Tried(key, Tried::Done(result)) => {
-                if let Some(at) = self.find(key)
-                    && !self.goes_on(at, result)
-                {
-                    self.complete(at, result);
-                }
-            }
-            Mail::Tried(key, tried) => {
-                if let Some(at) = self.find(key) {
-                    self.socket_was_tried(at, tried);
+            Mail::Tried(all) => {
+                for (key, tried) in all {
+                    let Some(at) = self.find(key) else { continue };
+                    match tried {
+                        Tried::Done(result) => {
+                            if !self.goes_on(at, result) && !self.was_no_socket(at, result) {
+                                self.complete(at, result);
+                            }
+                        }
+                        _ => self.socket_was_tried(at, tried),
+                    }
                 }
             }
             Mail::Parcel(parcel) => {

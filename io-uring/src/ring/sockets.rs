@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use uringlet::Sqe;
+use uringlet::front::Hints;
+
 use super::state::Locked;
 use super::types::{Edges, Stage, Task};
-use crate::abi::{CQE_MORE, CQE_NONEMPTY, Cqe};
+use crate::abi::{CQE_MORE, CQE_NONEMPTY, Cqe, op};
 use crate::attempts::{Sleeper, Tried};
 use crate::calls::Call;
+use crate::prepare::Plan;
 use crate::service::{self, Watch};
-use crate::sockets::Rest;
+use crate::sockets::{Ask, Message, Rest, Socket};
 use crate::tuning::{SHOTS_IN_A_ROW, VAIN_TRIES};
 
 impl Locked<'_> {
@@ -19,13 +23,8 @@ impl Locked<'_> {
         // Without a buffer, it would not wait for earlier requests.
         let ends = !socket.polls_first && self.lacks_buffer(at);
         if socket.is_in_line() && !ends {
-            let line = (number, socket.line());
-            let request = self.request(at);
-            request.line = Some(line);
-            request.stage = Stage::Behind;
-            let waiting = self.lines.entry(line).or_default();
-            waiting.push_back(at);
-            if waiting.len() > 1 {
+            self.request(at).stage = Stage::Behind;
+            if !self.join_line(at, (number, socket.line())) {
                 return None;
             }
         }
@@ -34,6 +33,51 @@ impl Locked<'_> {
         }
         self.try_socket(at);
         None
+    }
+
+    /// Is this a read or write of a socket? Then it is made a call on that.
+    pub(super) fn is_transfer_on_socket(&mut self, at: u32, sqe: &Sqe) -> bool {
+        let is_send = match sqe.opcode {
+            op::READ | op::READV => false,
+            op::WRITE | op::WRITEV => true,
+            _ => return false,
+        };
+        // Flags, offsets and empty transfers are answered by the engine.
+        let is_plain = sqe.op_flags == 0 && [0, u64::MAX].contains(&sqe.off);
+        if !is_plain || !Hints::known(sqe.fd).is_ok_and(Hints::seems_socket) {
+            return false;
+        }
+        let request = self.request(at);
+        let message = if matches!(sqe.opcode, op::READV | op::WRITEV) {
+            let part = |one: &libc::iovec| [one.iov_base.addr() as u64, one.iov_len as u64];
+            Message::of_parts(is_send, request.iov.iter().map(part).collect())
+        } else {
+            Message::of_buffer(is_send, [sqe.addr, sqe.len.into()])
+        };
+        if message.is_empty() {
+            return false;
+        }
+        let flags = if is_send { libc::MSG_NOSIGNAL } else { 0 };
+        let socket = Arc::new(Socket::new(Ask::Transfer(message), flags));
+        request.call = Some(Box::new(Call::Socket { fd: sqe.fd, socket }));
+        true
+    }
+
+    /// A call has ended with this result. True: it was a read or write of something else than a
+    /// socket, and the engine gets it.
+    pub(super) fn was_no_socket(&mut self, at: u32, result: i32) -> bool {
+        let request = self.request(at);
+        let Plan::Engine(mut sqe, _) = request.plan else { return false };
+        let is_transfer = op::is_transfer(sqe.opcode) && request.stage == Stage::Tried;
+        if result != -libc::ENOTSOCK || !is_transfer {
+            return false;
+        }
+        sqe.fd = request.number();
+        request.call = None;
+        self.leave_line(at);
+        self.hand_over(at, sqe);
+        self.make_ready(at);
+        true
     }
 
     /// Unregisters a ring of buffers. Requests that wait for its buffers end.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -19,6 +19,7 @@ use crate::completions::{Completions, Counts};
 use crate::files::{Buffer, File, Slots};
 use crate::inbox::Inbox;
 use crate::memory::{Memory, Word};
+use crate::numbers::ByNumber;
 use crate::prepare::Plan;
 use crate::restrict::Restrictions;
 use crate::shared;
@@ -65,9 +66,9 @@ pub(crate) struct State {
     pub(super) counting: Vec<u32>,
     pub(super) chains: Chains,
     pub(super) ready: VecDeque<u32>,
-    /// Requests on sockets, by their line. The first of each is tried or waits; the others wait for
-    /// it.
-    pub(super) lines: HashMap<Line, VecDeque<u32>>,
+    /// The first and the last request of each line for a socket. The first is tried or waits; the
+    /// others wait for it.
+    pub(super) lines: ByNumber<Line, [u32; 2]>,
     pub(super) tasks: Vec<Task>,
     /// Reads of the submit that has the lock, and a write behind them.
     pub(super) tries: Vec<Try>,
@@ -183,7 +184,7 @@ impl Core {
             counting: Vec::new(),
             chains: Chains::new(),
             ready: VecDeque::new(),
-            lines: HashMap::new(),
+            lines: ByNumber::default(),
             tasks: Vec::new(),
             tries: Vec::new(),
             submits: false,

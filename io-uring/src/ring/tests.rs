@@ -284,7 +284,7 @@ impl Model {
     fn try_ends(&mut self, outcomes: &[Tried]) {
         if let Some(key) = self.random.take(&mut self.tried) {
             let tried = self.random.one_of(outcomes);
-            self.bring(Mail::Tried(key, tried));
+            self.bring(Mail::Tried(vec![(key, tried)]));
         }
     }
 
@@ -327,7 +327,7 @@ impl Model {
         if let Some(at) = self.tried.iter().position(|&one| one == key) {
             self.tried.swap_remove(at);
             let tried = self.random.one_of(&[Tried::Done(4), Tried::Waits, Tried::Blocks]);
-            self.bring(Mail::Tried(key, tried));
+            self.bring(Mail::Tried(vec![(key, tried)]));
             let stage = self.with(|locked| locked.find(key).map(|at| locked.cancel_tried(at)));
             assert!(matches!(stage, None | Some(Stage::Ends)), "{stage:?} is left");
             return if stage.is_some() { 0 } else { -libc::ENOENT };

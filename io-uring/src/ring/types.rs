@@ -111,6 +111,8 @@ pub(super) struct Request {
     pub(super) source: Option<Arc<Registered<File>>>,
     /// Its line for a socket.
     pub(super) line: Option<Line>,
+    /// The requests behind it and ahead of it in that line.
+    pub(super) in_line: [u32; 2],
     pub(super) edges: Option<Edges>,
     /// The group that it takes a buffer of, and the buffer that it has.
     pub(super) group: Option<u16>,
@@ -160,6 +162,7 @@ impl Request {
             target_slot: None,
             source: None,
             line: None,
+            in_line: [NONE; 2],
             edges: None,
             group: None,
             taken: None,
@@ -274,8 +277,8 @@ pub(super) struct Try {
 pub(super) enum Mail {
     /// A request has ended, with its result.
     Ended(u64, i32),
-    /// A call on a socket was tried.
-    Tried(u64, Tried),
+    /// Calls on sockets were tried.
+    Tried(Vec<(u64, Tried)>),
     Timer(u64),
     /// Requests whose descriptors are ready, with their events.
     Polls(Events),

@@ -76,8 +76,13 @@ impl Reused {
         };
         becomes(&open(false));
         Facts::forget(&(number..=number));
-        let said =
-            Said { flags: libc::O_WRONLY, seekable: true, device: false, local: Some(local) };
+        let said = Said {
+            flags: libc::O_WRONLY,
+            seekable: true,
+            device: false,
+            socket: false,
+            local: Some(local),
+        };
         Facts::note(number, &said);
         becomes(&open(true));
         Self { number, path }
