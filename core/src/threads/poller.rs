@@ -332,7 +332,7 @@ impl Poller {
             // RWF_NOWAIT is not supported here, or a sandbox refuses it: the request needs a worker
             // of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM
-                if request.sqe.op_flags == 0 =>
+                if request.sqe.op_flags == 0 && !is_of_socket(waiting.fd, result) =>
             {
                 if waiting.tried {
                     self.pass_on(waiting, request)
@@ -387,6 +387,12 @@ impl Poller {
             self.wake(&mut state);
         }
     }
+}
+
+/// Every socket can be asked not to sleep: does this `-EINVAL` say what a call that may sleep would
+/// say, too? That of a read of a listening socket does, for which poll(2) waits without end.
+fn is_of_socket(fd: RawFd, result: i32) -> bool {
+    result == -libc::EINVAL && sys::stat(fd).is_ok_and(|stat| stat.kind == libc::S_IFSOCK)
 }
 
 #[cfg(all(test, not(any(loom, miri))))]

@@ -86,6 +86,21 @@ static void polls(void)
     printf("polls beside reads: %d of 50 told\n", told);
 }
 
+/* What no read ever does is refused at once. */
+static void listener(void)
+{
+    struct sockaddr any = { .sa_family = AF_UNIX };
+    struct iovec part = { sink, 1 };
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    MUST(bind(fd, &any, sizeof any.sa_family) == 0 && listen(fd, 1) == 0);
+    io_uring_prep_read(entry(&ring, 0), fd, sink, 1, 0);
+    io_uring_prep_readv(entry(&ring, 0), fd, &part, 1, 0);
+    writes(fd, 1, 0, 2);
+    io_uring_submit(&ring);
+    sorted(&ring, "read, readv and write of a listening socket", 3);
+    close(fd);
+}
+
 int main(void)
 {
     int ends[2], sockets[2];
@@ -94,6 +109,7 @@ int main(void)
     short_writes(ends);
     offsets(ends, sockets);
     polls();
+    listener();
     io_uring_queue_exit(&ring);
     return 0;
 }

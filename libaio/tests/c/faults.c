@@ -66,6 +66,10 @@ int main(void)
     both("closed descriptor", 900, buf, PAGE, 0);
     both("closed descriptor and NULL buffer", 900, NULL, PAGE, 0);
 
+    int listener = listening();
+    both("listening socket", listener, buf, PAGE, 0);
+    close(listener);
+
     int seen = reopen(fd, O_RDWR);
     both("descriptor still open", seen, buf, PAGE, 0);
     close(seen);

@@ -137,6 +137,16 @@ UNUSED static int temp_file(size_t size)
     return fd;
 }
 
+/* A socket that clients may connect to, under a name of the kernel's choice. */
+UNUSED static int listening(void)
+{
+    struct sockaddr any = {.sa_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, &any, sizeof any.sa_family) || listen(fd, 1))
+        die("listen");
+    return fd;
+}
+
 /* True if `buf` holds what temp_file wrote at `offset`. */
 UNUSED static int holds(const unsigned char *buf, size_t n, size_t offset)
 {

@@ -33,6 +33,9 @@ static void descriptors(void)
     request("[aio_read EBADF] read of a pipe's writing end", aio_read, &cb);
     cb.aio_fildes = ends[0];
     request("[aio_write EBADF] write to a pipe's reading end", aio_write, &cb);
+    cb.aio_fildes = listening();
+    request("[aio_read EINVAL] read of a listening socket", aio_read, &cb);
+    close(cb.aio_fildes);
     close(ends[0]);
     close(ends[1]);
     close(readable);
