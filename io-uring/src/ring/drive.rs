@@ -25,6 +25,8 @@ use crate::{shared, sys};
 
 /// Requests of one ring that can be with the engine at a time: others wait for a place.
 pub(crate) const SLOTS: (u32, u32) = (64, 4096);
+/// Requests that are passed on to the engine at a time.
+const PASSED_ON: usize = 32;
 
 impl Core {
     /// Calls `f` with the lock, and does without it what was left to be done.
@@ -286,32 +288,29 @@ impl Core {
     /// Hands some over. False: there is no room for the next, or another thread has the lock, and
     /// passes requests on when it goes.
     fn pass_on_now(self: &Arc<Self>, engine: &Instance) -> bool {
-        // The entries of a large batch are written to memory before they are used.
-        if self.handover.ready() <= 2 {
-            self.pass_on_some::<2>(engine)
-        } else {
-            self.pass_on_many(engine)
+        let entry = Entry { sqe: Sqe::nop(), data: 0, notify: -1 };
+        // A small stack has no room for many. One thread at a time passes requests on.
+        if self.handover.ready() > 2
+            && let Ok(mut entries) = self.passed_on.try_lock()
+        {
+            entries.resize(PASSED_ON, entry);
+            return self.pass_on_some(engine, &mut entries);
         }
+        self.pass_on_some(engine, &mut [entry; 2])
     }
 
-    /// In a frame of its own: a small stack has no room for it beside others.
-    #[inline(never)]
-    fn pass_on_many(self: &Arc<Self>, engine: &Instance) -> bool {
-        self.pass_on_some::<32>(engine)
-    }
-
-    fn pass_on_some<const MOST: usize>(self: &Arc<Self>, engine: &Instance) -> bool {
+    fn pass_on_some(self: &Arc<Self>, engine: &Instance, entries: &mut [Entry]) -> bool {
         let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
-        let mut entries = [Entry { sqe: Sqe::nop(), data: 0, notify }; MOST];
         let mut count = 0;
         let Some(mut locked) = self.try_lock() else { return false };
-        while count < MOST
+        while count < entries.len()
             && let Some(at) = locked.ready.pop_front()
         {
             let request = &mut locked.requests[at as usize];
             request.stage = Stage::Engine;
             let key = u64::from(request.generation) << 32 | u64::from(at);
             entries[count].sqe = request.plan.sqe().user_data(key);
+            entries[count].notify = notify;
             count += 1;
         }
         let owes = locked.unlock();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use uringlet::Sqe;
-use uringlet::front::{Handover, Instance, OwnDescriptor, Readiness};
+use uringlet::front::{Entry, Handover, Instance, OwnDescriptor, Readiness};
 
 use super::types::{Line, Mail, Overtaken, Registry, Request, Stage, Task, Try};
 use crate::abi::{self, op, setup, sq};
@@ -159,6 +159,8 @@ pub(crate) struct Core {
     /// Polls that each thread checks when it enters the ring.
     pub(super) looks: AtomicU32,
     pub(super) handover: Handover,
+    /// Of the thread that passes requests on.
+    pub(super) passed_on: Mutex<Vec<Entry>>,
     /// The program is notified of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
@@ -231,6 +233,7 @@ impl Core {
             executing: AtomicU32::new(0),
             looks: AtomicU32::new(0),
             handover: Handover::new(),
+            passed_on: Mutex::default(),
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             waits_apart: AtomicBool::new(false),

@@ -28,6 +28,11 @@ pub fn has_header(test: &str) -> bool {
 /// Compiles a C program of `tests/c`. `None`, said aloud, where liburing's header is missing.
 #[allow(dead_code, reason = "not every test file compiles")]
 pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
+    compile_with("-luring", test, name, folder)
+}
+
+/// As above, with a library of liburing's by the name that the linker has for it.
+pub fn compile_with(library: &str, test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
     let program = folder.join(name).with_extension("");
     if !has_header(test) {
@@ -37,7 +42,7 @@ pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-fexceptions"])
         .arg("-o")
         .args([&program, &source])
-        .arg("-luring")
+        .arg(library)
         .output()
         .expect("a compiler");
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
