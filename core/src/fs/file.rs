@@ -245,10 +245,11 @@ impl File {
     /// end (posix_fadvise(2)).
     ///
     /// # Errors
-    /// As posix_fadvise(2). A length above `u32::MAX` is taken as 0.
+    /// As posix_fadvise(2).
     pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Op<Control> {
-        let length = u32::try_from(length).unwrap_or(0);
-        self.control(Sqe::fadvise(self.number(), offset, length, advice as u32))
+        // Room for a length of 64 bits is in the address's place.
+        let sqe = Sqe::fadvise(self.number(), offset, 0, advice as u32);
+        self.control(Sqe { addr: length, ..sqe })
     }
 
     /// Closes the file in the background, and returns the error of close(2), for example that of a

@@ -103,6 +103,9 @@ fn what_is_written_is_there_when_the_future_is_ready() {
             file.set_len(4).await.unwrap();
             file.allocate(0, 10).await.unwrap();
             file.advise(0, 0, Advice::Random).await.unwrap();
+            // Below zero, as the kernel counts: with its upper bits cut off, it is none.
+            let error = file.advise(0, 1 << 63, Advice::Normal).await.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
             let metadata = file.metadata().await.unwrap();
             assert!(metadata.is_file() && !metadata.is_dir());
             assert_eq!(metadata.len(), 10);
