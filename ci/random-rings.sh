@@ -3,10 +3,11 @@
 # ci/random-rings.sh [COUNT [FIRST]]
 #
 # COUNT is 100,000 by default, FIRST the first seed (1). A program has up to twenty entries: reads
-# and writes of files and pipes, links, drains, timeouts and cancels, on a queue that overflows.
-# Half of the programs have requests that wait, on files and buffers that are registered with tags;
-# some take buffers of groups, or are multishot. They end by data, by cancels (also by descriptor),
-# or with their thread. Rings are of all modes, DEFER_TASKRUN too. Exits with 2 at the first
+# and writes of files and pipes, links, drains, timeouts, cancels, and messages to two rings, on a
+# queue that overflows. Half of the programs have requests that wait, on pipes, sockets, listeners,
+# and files and buffers that are registered with tags; some take buffers of groups, or are
+# multishot. They end by data or clients, by cancels (also by descriptor), or with their thread.
+# Rings are of all modes, DEFER_TASKRUN too. Exits with 2 at the first
 # difference, and prints it. A program with several answers on the kernel is no difference; such
 # programs are counted.
 set -euo pipefail

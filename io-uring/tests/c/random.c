@@ -3,7 +3,11 @@
 #define _GNU_SOURCE
 #include "common.h"
 
-enum { MOST = 14, GROUP = 20 };
+enum {
+    MOST = 14,
+    GROUP = 20,
+    DEFERS = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN
+};
 
 static unsigned long long state;
 
@@ -18,13 +22,33 @@ static unsigned pick(unsigned below)
 static int file, full[2], empty[2], sockets[2];
 static char buffers[MOST][16];
 static struct __kernel_timespec soon = { 0, 1000000 }, late = { 1000, 0 };
+/* Rings that get messages: the second one defers them. */
+static struct io_uring told[2];
+
+/* To a ring, or to what is none, with flags that may be unknown. */
+static void draw_message(struct io_uring_sqe *sqe, int at)
+{
+    int to = pick(5);
+    io_uring_prep_msg_ring(sqe, to < 4 ? told[to % 2].ring_fd : file, pick(100), at,
+                           pick(8) ? 0 : 1 << 30);
+}
+
+static void prints_messages(void)
+{
+    for (int at = 0; at < 2; at++) {
+        MUST(io_uring_get_events(&told[at]) >= 0);
+        int count = io_uring_cq_ready(&told[at]);
+        printf("messages to %d: %d\n", at, count);
+        sorted(&told[at], "message", count);
+    }
+}
 
 /* Fills an entry; true if the next one is to be a linked timeout that is due. */
 static int fill(struct io_uring_sqe *sqe, int at, int after_link)
 {
     char *buffer = buffers[at];
     int is_due = 0;
-    switch (pick(after_link ? 21 : 19)) {
+    switch (pick(after_link ? 22 : 20)) {
     case 0:
     case 1:
         io_uring_prep_nop(sqe);
@@ -93,6 +117,9 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
         sqe->buf_group = GROUP + 1;
         break;
     case 19:
+        draw_message(sqe, at);
+        break;
+    case 20:
         io_uring_prep_link_timeout(sqe, &late, 0);
         break;
     default:
@@ -109,7 +136,7 @@ static int set_up(struct io_uring *ring)
         0,
         IORING_SETUP_COOP_TASKRUN,
         IORING_SETUP_SINGLE_ISSUER,
-        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+        DEFERS,
     };
     struct io_uring_params params = { .flags = IORING_SETUP_CQSIZE, .cq_entries = 16 };
     params.flags |= modes[pick(4)];
@@ -167,6 +194,7 @@ static void program(void)
     }
     submit(&ring, count);
     sorted(&ring, "result", count);
+    prints_messages();
     io_uring_queue_exit(&ring);
 }
 
@@ -176,6 +204,8 @@ int main(int argc, char **argv)
     unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
     MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 &&
          pipe(empty) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    for (int at = 0; at < 2; at++)
+        MUST(io_uring_queue_init(64, &told[at], at ? DEFERS : 0) == 0);
     for (unsigned long long seed = first; seed < first + count; seed++) {
         printf("program %llu\n", seed);
         state = seed * 2654435761u + 88172645463325252ull;

@@ -1,9 +1,10 @@
-/* Random programs with requests that wait, on pipes and sockets: for data, for a cancel, for the
- * end of their thread. Their files and buffers may be registered, with tags. The entries beside
+/* Random programs with requests that wait, on pipes, sockets and listeners: for data or clients,
+ * for a cancel, for the end of their thread. Their files and buffers may be registered, with tags. The entries beside
  * them end at once. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 enum { WAITERS = 6, SLOTS = 4, FIRST_WAITER = 100, FIRST_TAG = 200, SEEN = 64 };
 
@@ -15,10 +16,12 @@ enum kind {
     RECEIVE_MESSAGE,
     READ_INTO_GROUP,
     RECEIVE_INTO_GROUP,
+    ACCEPT,
     POLL,
     LASTS,
     MULTISHOT = LASTS,
     RECEIVE_MORE,
+    ACCEPT_MORE,
     TIMEOUT,
     KINDS
 };
@@ -40,7 +43,7 @@ static struct {
     struct io_uring ring;
     enum end end;
     int waiters, drains, defers;
-    int pipes[WAITERS][2];
+    int pipes[WAITERS][2]; /* a listener has no second end */
     int on[SLOTS]; /* the pipe that a slot stands for, or -1 */
     __u64 tags[2][SLOTS];
     unsigned last_tag; /* the last one that was given */
@@ -68,6 +71,14 @@ static void draw_waiters(void)
             one->on = all.on[one->slot];
             one->tags[0] = all.tags[0][one->slot];
         }
+        /* What fails at once does so there when those before it have ended. And where accepts end
+         * with their thread, the kernel may forget one. */
+        int accepts = one->kind == ACCEPT || one->kind == ACCEPT_MORE;
+        int polls = one->kind == POLL || one->kind == MULTISHOT;
+        int is_listener = one->on >= 0 && all.pipes[one->on][1] < 0;
+        int fits = accepts ? is_listener && all.end != BY_THREAD : !is_listener;
+        if (one->on >= 0 && !polls && !fits)
+            one->kind = POLL;
         one->buffer = one->kind == READ_INTO_BUFFER ? (int)pick(SLOTS) : -1;
         if (one->buffer >= 0)
             one->tags[1] = all.tags[1][one->buffer];
@@ -108,6 +119,12 @@ static void *submit_waiters(void *is_thread)
             break;
         case RECEIVE_MORE:
             io_uring_prep_recv_multishot(sqe, fd, NULL, 0, 0);
+            break;
+        case ACCEPT:
+            io_uring_prep_accept(sqe, fd, NULL, NULL, 0);
+            break;
+        case ACCEPT_MORE:
+            io_uring_prep_multishot_accept(sqe, fd, NULL, NULL, 0);
             break;
         case POLL:
             io_uring_prep_poll_add(sqe, fd, POLLIN);
@@ -297,6 +314,22 @@ static void updates(void)
     }
 }
 
+/* Data, or clients that have gone again. */
+static void comes(int at, int count)
+{
+    struct sockaddr_un name;
+    socklen_t len = sizeof name;
+    if (all.pipes[at][1] >= 0) {
+        MUST(write(all.pipes[at][1], "123456789", count) == count);
+        return;
+    }
+    MUST(getsockname(all.pipes[at][0], (struct sockaddr *)&name, &len) == 0);
+    for (; count > 0; count--) {
+        int client = socket(AF_UNIX, SOCK_STREAM, 0);
+        MUST(connect(client, (struct sockaddr *)&name, len) == 0 && close(client) == 0);
+    }
+}
+
 /* Everything that still waits ends. */
 static void ends_all(int entries)
 {
@@ -307,7 +340,7 @@ static void ends_all(int entries)
                 needed += waiters[of].on == at && is_left(of);
             /* More than what reads take, so that polls see the rest. */
             if (needed)
-                MUST(write(all.pipes[at][1], "123456789", needed + 1) == needed + 1);
+                comes(at, needed + 1);
         }
     }
     int timeouts = 0;
@@ -332,6 +365,15 @@ static void ends_all(int entries)
     take(all.waiters + entries + all.last_tag - FIRST_TAG, -1);
 }
 
+/* A client's descriptor is closed: its number says nothing. */
+static int result_of(const struct io_uring_cqe *cqe)
+{
+    int at = (int)cqe->user_data - FIRST_WAITER;
+    int accepts = at >= 0 && at < all.waiters &&
+                  (waiters[at].kind == ACCEPT || waiters[at].kind == ACCEPT_MORE);
+    return accepts && cqe->res >= 0 ? close(cqe->res) : cqe->res;
+}
+
 static void prints_all(void)
 {
     for (int at = 0; at < all.waiters; at++)
@@ -342,8 +384,26 @@ static void prints_all(void)
     for (int at = 0; at < all.count; at++)
         /* Without what it may say of more data. */
         printf("result: %llu gives %d, flags %u\n", (unsigned long long)all.seen[at].user_data,
-               all.seen[at].res, all.seen[at].flags & ~IORING_CQE_F_SOCK_NONEMPTY);
+               result_of(&all.seen[at]), all.seen[at].flags & ~IORING_CQE_F_SOCK_NONEMPTY);
     printf("%u more\n", io_uring_cq_ready(&all.ring));
+}
+
+/* A pipe, a pair of sockets, or a listener with a name of the kernel's choice. */
+static void opens(int *pair)
+{
+    struct sockaddr any = { .sa_family = AF_UNIX };
+    switch (pick(3)) {
+    case 0:
+        MUST(pipe(pair) == 0);
+        break;
+    case 1:
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+        break;
+    default:
+        pair[0] = socket(AF_UNIX, SOCK_STREAM, 0);
+        pair[1] = -1;
+        MUST(bind(pair[0], &any, sizeof any.sa_family) == 0 && listen(pair[0], SEEN) == 0);
+    }
 }
 
 static void waiting_program(void)
@@ -352,8 +412,7 @@ static void waiting_program(void)
     all.count = 0;
     all.last_tag = FIRST_TAG;
     for (int at = 0; at < WAITERS; at++)
-        MUST((pick(2) ? pipe(all.pipes[at])
-                      : socketpair(AF_UNIX, SOCK_STREAM, 0, all.pipes[at])) == 0);
+        opens(all.pipes[at]);
     int many = set_up(&all.ring);
     all.defers = all.ring.flags & IORING_SETUP_DEFER_TASKRUN;
     all.end = pick(many ? ENDS : BY_THREAD);
