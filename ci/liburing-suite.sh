@@ -7,9 +7,10 @@
 # newer tests of polls, tags, drains and deferred work follow, from Debian's unstable release;
 # --newest is for these alone, or for another TEST of that release. FOLDER is the scratch folder
 # (target/liburing-suite by default), PROFILE the build of the drop-in (release by default). LIMIT
-# is the number of seconds for each test (60, --newest 240); the drop-in may always take ten times
-# the native time. The native results are kept in the folder, and repeated only with NATIVE=1. Exits
-# with 1 if a test fails that passes natively and is not excepted.
+# is the number of seconds for each test (60, --newest 240); the drop-in may take ten times the
+# native time, but no more than four times the native CPU time and a second. The native results are
+# kept in the folder, and repeated only with NATIVE=1. Exits with 1 if a test fails that passes
+# natively and is not excepted.
 #
 # ENGINE is the engine (auto by default), and FORBID the sandbox of `uringlet run --forbid` for the
 # drop-in (none by default). The command has to be built then, too.
@@ -79,11 +80,11 @@ build_tests() {
     done
 }
 
-# Prints: status seconds. $3: the time limit in seconds.
+# Prints: status, seconds, seconds of CPU time. $3: the time limit in seconds.
 run_test() {
-    local from="$1" name="$2" limit="$3" scratch status=0 begin end
+    local from="$1" name="$2" limit="$3" scratch status=0 begin end TIMEFORMAT='%U + %S'
     [[ -x "$from/$name" ]] || {
-        echo "unbuilt 0"
+        echo "unbuilt 0 0"
         return
     }
     scratch="$(mktemp -d -- "$folder/run-XXXXXX")"
@@ -91,8 +92,11 @@ run_test() {
     mkdir -- "$scratch/test"
     ln -s -- "$from/exec-target" "$scratch/test/exec-target"
     begin="$(date +%s.%N)"
-    (cd -- "$scratch" && timeout --kill-after=5 "$limit" env "${environment[@]}" "$from/$name") \
-        >"$from/$name.out" 2>&1 || status=$?
+    {
+        time (cd -- "$scratch" &&
+            timeout --kill-after=5 "$limit" env "${environment[@]}" "$from/$name" \
+                >"$from/$name.out" 2>&1)
+    } 2>"$from/$name.cpu" || status=$?
     end="$(date +%s.%N)"
     rm -rf -- "$scratch"
     local word
@@ -103,7 +107,8 @@ run_test() {
     129 | 13? | 14?) word=crash ;;
     *) word=fail ;;
     esac
-    printf '%s %.1f\n' "$word" "$(echo "$end - $begin" | bc -l)"
+    printf '%s %.1f %.1f\n' "$word" "$(echo "$end - $begin" | bc -l)" \
+        "$(tail -n 1 -- "$from/$name.cpu" | bc -l)"
 }
 
 fetch_liburing "$folder" "${is_newest:+sid}"
@@ -134,13 +139,13 @@ build_tests "$folder/native" "$source" "$source/src/liburing.a"
 build_tests "$folder/ours" "$mirror" -L"$folder/lib" -luring
 declare -A count=()
 failed=()
-printf '%-24s %-14s %-14s %s\n' test native drop-in verdict
+printf '%-24s %-23s %-23s %s\n' test 'native, CPU time' 'drop-in, CPU time' verdict
 for name in "${chosen[@]}"; do
     [[ "$name" == exec-target ]] && continue
     environment=()
-    kept="$folder/native/$name.result"
+    kept="$folder/native/$name.times"
     [[ -s "$kept" && -z "${NATIVE-}" ]] || run_test "$folder/native" "$name" "$limit" >"$kept"
-    read -r native native_time <"$kept"
+    read -r native native_time native_cpu <"$kept"
     environment=("LD_LIBRARY_PATH=$folder/lib" "URINGLET_ENGINE=${ENGINE:-auto}")
     if ((${#runner[@]})); then
         # The command preloads the drop-in that it carries.
@@ -150,7 +155,12 @@ for name in "${chosen[@]}"; do
     fi
     longest="$(awk -v limit="$limit" -v native="$native_time" \
         'BEGIN { print (native * 10 > limit ? native * 10 : limit) }')"
-    read -r ours ours_time < <(run_test "$folder/ours" "$name" "$longest")
+    read -r ours ours_time ours_cpu < <(run_test "$folder/ours" "$name" "$longest")
+    # CPU time does not depend on what else the machine does.
+    if [[ "$native/$ours" == pass/pass ]] &&
+        (($(echo "$ours_cpu > 4 * $native_cpu + 1" | bc -l))); then
+        ours=slow
+    fi
     reason=
     case "$native/$ours" in
     pass/pass) verdict=pass ;;
@@ -169,8 +179,8 @@ for name in "${chosen[@]}"; do
     [[ "$verdict" != FAIL ]] || failed+=("$name")
     count[$verdict]=$((${count[$verdict]-0} + 1))
     [[ "$verdict" == excepted ]] || reason=
-    printf '%-24s %-5s %6s s %-5s %6s s %s%s\n' \
-        "$name" "$native" "$native_time" "$ours" "$ours_time" \
+    printf '%-24s %-5s %6s s %5s s  %-5s %6s s %5s s  %s%s\n' \
+        "$name" "$native" "$native_time" "$native_cpu" "$ours" "$ours_time" "$ours_cpu" \
         "$verdict" "${reason:+ ($reason)}"
 done
 echo

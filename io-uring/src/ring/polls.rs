@@ -94,11 +94,9 @@ impl Locked<'_> {
             // It may be this very ring.
             self.settle();
         }
-        let now = sys::poll_now(fd, events);
-        if now < 0 {
-            return Some(now);
-        }
-        if now != 0 && !watch.multi {
+        // One that tells many times is told by the epoll of what is there by now, too.
+        let now = if watch.multi { 0 } else { sys::poll_now(fd, events) };
+        if now != 0 {
             return Some(now);
         }
         let is_of_rings = watch.multi && (self.core().registry.has(fd) || service::is_epoll(fd));
