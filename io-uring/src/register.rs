@@ -251,7 +251,8 @@ fn set_workers(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i
     for at in 0..2 {
         locked.workers[at] = if new[at] == 0 { old[at] } else { new[at] };
     }
-    user::write(arg, old)?;
+    // SAFETY: the call's argument, as all that follow: it is the program's.
+    unsafe { user::write(arg, old) }?;
     Ok(0)
 }
 
@@ -267,7 +268,8 @@ fn buffer_rings(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) ->
         }
         let number = u16::try_from(status.group).map_err(|_| -libc::ENOENT)?;
         let head = locked.groups.head(number)?.into();
-        return user::write(arg, BufferStatus { head, ..status }).map(|()| 0);
+        // SAFETY: as above.
+        return unsafe { user::write(arg, BufferStatus { head, ..status }) }.map(|()| 0);
     }
     let BufferRing { at, entries, group, flags, resv } = user::read(arg)?;
     // Neither the kernel's memory nor buffers that are used up piece by piece.
@@ -320,7 +322,8 @@ fn set_network_polling(locked: &mut Locked<'_>, arg: usize, count: u32) -> Resul
     if pad != [0; 2] || reserved != 0 {
         return Err(-libc::EINVAL);
     }
-    user::write(arg, locked.network_polling)?;
+    // SAFETY: as above.
+    unsafe { user::write(arg, locked.network_polling) }?;
     // No queue of the network has a number here.
     if kind != 0 || !HOW.contains(&parameter) {
         return Err(-libc::EINVAL);
@@ -335,7 +338,8 @@ fn leave_network_polling(locked: &mut Locked<'_>, arg: usize, count: u32) -> Res
     }
     let [time, prefers, ..] = std::mem::replace(&mut locked.network_polling, NO_NETWORK_POLLING);
     if arg != 0 {
-        user::write(arg, [time, prefers, 0, 0])?;
+        // SAFETY: as above.
+        unsafe { user::write(arg, [time, prefers, 0, 0]) }?;
     }
     Ok(0)
 }
@@ -358,11 +362,14 @@ fn probe(arg: usize, count: u32) -> Result<i32, i32> {
     if user::read_bytes(arg, size)?.iter().any(|&byte| byte != 0) {
         return Err(-libc::EINVAL);
     }
-    user::write(arg, [op::LAST - 1, count as u8])?;
+    // SAFETY: as above.
+    unsafe { user::write(arg, [op::LAST - 1, count as u8]) }?;
     for opcode in 0..count as u8 {
         let supported = u16::from(prepare::is_known(opcode));
         let [low, high] = supported.to_le_bytes();
-        user::write(arg + 16 + 8 * usize::from(opcode), [opcode, 0, low, high, 0, 0, 0, 0])?;
+        let place = arg + 16 + 8 * usize::from(opcode);
+        // SAFETY: as above.
+        unsafe { user::write(place, [opcode, 0, low, high, 0, 0, 0, 0]) }?;
     }
     Ok(0)
 }
@@ -386,7 +393,8 @@ fn ring_fds(opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
                 };
             }
             let index = threads::register(update.data as i32, update.offset)?;
-            user::write(place, RsrcUpdateHead { offset: index, ..update })
+            // SAFETY: as above.
+            unsafe { user::write(place, RsrcUpdateHead { offset: index, ..update }) }
         });
         match answer {
             Ok(()) => done += 1,

@@ -121,7 +121,8 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     if params.flags & setup::NO_MMAP != 0 {
         [params.sq_off.user_addr, params.cq_off.user_addr] = places;
     }
-    user::write(at, params)?;
+    // SAFETY: the call's argument, which is the program's.
+    unsafe { user::write(at, params) }?;
     let fd = sys::eventfd();
     if fd < 0 {
         return Err(fd);

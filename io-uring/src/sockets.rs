@@ -1,4 +1,5 @@
 //! Calls on sockets: tried without waiting, and again when the socket is ready.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -428,7 +429,8 @@ impl Socket {
         self.ended.store(result == 0, Ordering::Relaxed);
         let used = message.msg_controllen as u32;
         let out = [message.msg_namelen, used, result as u32, message.msg_flags as u32];
-        match user::write(at as usize, out) {
+        // SAFETY: of the program's buffer.
+        match unsafe { user::write(at as usize, out) } {
             Ok(()) => (front as i32 + (result as u64).min(len - front) as i32, message.msg_flags),
             Err(errno) => (errno, 0),
         }
@@ -669,12 +671,14 @@ impl Header {
             return Ok(());
         }
         if self.name.0 != 0 {
-            user::write(at + NAME_LEN, message.msg_namelen)?;
+            // SAFETY: of the header that the program has named for this.
+            unsafe { user::write(at + NAME_LEN, message.msg_namelen) }?;
         }
         let len = message.msg_controllen as u64;
         // The flags stand behind the length.
         let words = [len as u32, (len >> 32) as u32, message.msg_flags as u32];
-        user::write(at + CONTROL_LEN, words)
+        // SAFETY: as above.
+        unsafe { user::write(at + CONTROL_LEN, words) }
     }
 }
 

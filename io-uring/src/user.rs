@@ -52,11 +52,14 @@ pub(crate) fn read_known<T: Plain>(at: usize) -> Result<T, i32> {
 }
 
 /// Writes a value. `Err`: `-EFAULT`.
-pub(crate) fn write<T: Plain>(at: usize, value: T) -> Result<(), i32> {
+///
+/// # Safety
+/// The program has named the place for an answer: nothing of this library's lies there.
+pub(crate) unsafe fn write<T: Plain>(at: usize, value: T) -> Result<(), i32> {
     if !accessible_now(at, size_of::<T>(), true) {
         return Err(-libc::EFAULT);
     }
-    // SAFETY: writable, and the program's to have written.
+    // SAFETY: writable, and the program's, by the caller's contract.
     unsafe { (at as *mut T).write_unaligned(value) };
     Ok(())
 }

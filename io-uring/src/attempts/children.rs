@@ -1,4 +1,5 @@
 //! WAITID: a child that has changed its state.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -36,8 +37,9 @@ impl WaitChild {
         if self.info == 0 {
             return Some(0);
         }
-        let told = user::write(self.info as usize, first)
-            .and_then(|()| user::write((self.info + PROCESS) as usize, second));
+        let (place, process) = (self.info as usize, (self.info + PROCESS) as usize);
+        // SAFETY: both are of the program's `siginfo_t`.
+        let told = unsafe { user::write(place, first).and_then(|()| user::write(process, second)) };
         Some(told.err().unwrap_or(0))
     }
 }

@@ -304,7 +304,8 @@ impl Locked<'_> {
                 })
                 .and_then(|file| match self.install(INDEX_ALLOC, file) {
                     slot if slot < 0 => Err(slot),
-                    slot => user::write(place, slot),
+                    // SAFETY: of the program's list.
+                    slot => unsafe { user::write(place, slot) },
                 });
             match installed {
                 Ok(()) => done += 1,
@@ -345,7 +346,8 @@ impl Locked<'_> {
             Err(errno) => return errno,
         };
         let Some(slot) = slot else {
-            let told = user::write(at as usize, ends);
+            // SAFETY: the program's array, which the entry names.
+            let told = unsafe { user::write(at as usize, ends) };
             if told.is_err() {
                 ends.into_iter().for_each(|fd| _ = sys::close(fd));
             }
@@ -367,7 +369,9 @@ impl Locked<'_> {
                 done += 1;
             }
         }
-        let told = if answer < 0 { Err(answer) } else { user::write(at as usize, slots) };
+        // SAFETY: as above.
+        let tell = || unsafe { user::write(at as usize, slots) };
+        let told = if answer < 0 { Err(answer) } else { tell() };
         if told.is_err() {
             slots[..done].iter().for_each(|&slot| _ = self.clear_file(slot as usize));
         }

@@ -417,7 +417,11 @@ impl Model {
         let mut rounds = 0;
         while self.core.has_requests() || self.core.completions() > 0 {
             rounds += 1;
-            assert!(rounds < 1_000_000, "requests that nothing ends");
+            if rounds == 1_000_000 {
+                let left =
+                    |locked: &mut Locked<'_>| format!("{:?}", locked.live().collect::<Vec<_>>());
+                panic!("requests that nothing ends: {}", self.with(left));
+            }
             // Another test's thread may have an event of a poll, and not have told of it yet.
             std::thread::yield_now();
             self.take_over(u64::MAX);
