@@ -5,7 +5,7 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use crate::sync::{AtomicU64, UnsafeCell};
+use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 use crate::sys::Mapping;
 
 /// Arrays from this size on get pages of their own, which the kernel zeroes when they are touched.
@@ -22,6 +22,13 @@ pub(crate) unsafe trait Zero: Sized {
 
 // SAFETY: an atomic has its number's layout.
 unsafe impl Zero for AtomicU64 {
+    fn zero() -> Self {
+        Self::new(0)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Zero for AtomicU32 {
     fn zero() -> Self {
         Self::new(0)
     }

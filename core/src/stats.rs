@@ -5,6 +5,7 @@
 mod histogram;
 mod region;
 
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -192,7 +193,7 @@ impl Counting {
     pub(crate) fn new(wanted: bool) -> Option<Self> {
         let Some((counters, place)) = region::claim() else {
             // SAFETY: all zeroes are valid atomics.
-            let own = || unsafe { Box::new_zeroed().assume_init() };
+            let own = || unsafe { Box::new(MaybeUninit::zeroed()).assume_init() };
             let counters = wanted.then(|| CountersOf::Own(own()))?;
             return Some(Self { counters, place: None, before: None });
         };

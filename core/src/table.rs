@@ -17,6 +17,7 @@ pub use self::entry::Pinned;
 use self::entry::{OTHER, Pin, TableEntry, is_pinned};
 pub use self::hazard::{Look, prepare_readers};
 use crate::fallback_alloc::has_memory;
+use crate::lazy_zeroed::Zeros;
 use crate::sync::{Patience, lock};
 use crate::sys::Mapping;
 
@@ -45,12 +46,12 @@ pub struct Table<T> {
     memory: Mapping,
     /// One entry for each page: the entry's index is the page number modulo the number of pages, so
     /// no two pages share one.
-    entries: Box<[TableEntry<T>]>,
+    entries: Zeros<TableEntry<T>>,
     /// The offset in bytes of the last entry. The number of entries is a power of two, so this has
     /// all bits of an offset.
     mask: usize,
     /// For each entry, the number of readers that had no hazard word of their own.
-    pins: Box<[AtomicU32]>,
+    pins: Zeros<AtomicU32>,
     /// Which pages are in use.
     runs: Mutex<Runs>,
     /// No entry at this index or above was ever used.
@@ -111,11 +112,7 @@ impl<T: Send + Sync> Table<T> {
                 // The reservation would leave no memory for the entries.
                 Ok(_) if !has_memory(pages * Self::BYTES + SPARE) => {}
                 Ok(memory) => {
-                    // SAFETY: zero is no handle and a null pointer.
-                    let entries: Box<[TableEntry<T>]> =
-                        unsafe { Box::new_zeroed_slice(pages).assume_init() };
-                    // SAFETY: zero is a number.
-                    let pins = unsafe { Box::new_zeroed_slice(pages).assume_init() };
+                    let (entries, pins) = (Zeros::new(pages), Zeros::new(pages));
                     let runs = Mutex::new(Runs { used: vec![false; pages], hint: 0 });
                     let reached = AtomicUsize::new(0);
                     let mask = (pages - 1) * size_of::<TableEntry<T>>();

@@ -167,7 +167,7 @@ fn a_pools_buffer_shows_what_was_written_and_zeros() {
         buffer.resize(3);
         assert_eq!(buffer[..], *b"12\0");
         buffer.as_uninit()[3..].fill(MaybeUninit::uninit());
-        assert_eq!(buffer.ensure_init().len(), 16);
+        assert_eq!(buffer.as_uninit().len(), 16);
         buffer.resize(16);
         assert_eq!(buffer[3..], [0; 13]);
     }

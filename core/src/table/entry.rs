@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 
+use crate::lazy_zeroed::Zero;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// A handle that differs in this bit leads to another entry.
@@ -66,12 +67,14 @@ impl Drop for Pin<'_> {
     }
 }
 
-impl<T> TableEntry<T> {
-    #[cfg(loom)]
-    fn new() -> Self {
+// SAFETY: zero is no handle, and a null pointer.
+unsafe impl<T> Zero for TableEntry<T> {
+    fn zero() -> Self {
         Self { handle: AtomicUsize::new(0), value: AtomicPtr::new(std::ptr::null_mut()) }
     }
+}
 
+impl<T> TableEntry<T> {
     /// The handle of the entry's value; 0 if the entry is empty.
     pub(super) fn handle(&self) -> usize {
         self.handle.load(Ordering::Relaxed)
@@ -146,6 +149,7 @@ mod loom_models {
     use loom::thread;
 
     use super::{AtomicU32, AtomicUsize, Ordering, Pin, TableEntry, is_pinned};
+    use crate::lazy_zeroed::Zero as _;
     use crate::sync::{UnsafeCell, fence, yield_now};
 
     const HANDLE: usize = 4096;
@@ -165,7 +169,7 @@ mod loom_models {
     impl World {
         fn new() -> Arc<Self> {
             let words = [AtomicUsize::new(0), AtomicUsize::new(0)];
-            let world = Self { entry: TableEntry::new(), pins: AtomicU32::new(0), words };
+            let world = Self { entry: TableEntry::zero(), pins: AtomicU32::new(0), words };
             world.publish(1);
             Arc::new(world)
         }
@@ -238,7 +242,7 @@ mod loom_models {
             let reader = thread::spawn(move || {
                 other.look(Some(0));
                 // Another entry, without a value.
-                let next = TableEntry::<Value>::new();
+                let next = TableEntry::<Value>::zero();
                 let pin = Pin::word(&other.words[0], 2 * HANDLE);
                 assert!(next.get(pin, 2 * HANDLE, || fence(Ordering::SeqCst)).is_none());
             });

@@ -156,7 +156,7 @@ fn names_are_made_changed_and_removed() {
     fs::create_dir_all("/").wait().unwrap();
     fs::create_dir_all("").wait().unwrap();
     assert!(fs::metadata(at("a/b/c")).wait().unwrap().is_dir());
-    let (result, buffer) = fs::write(at("a/file"), b"some bytes".to_vec()).wait().into_parts();
+    let BufResult(result, buffer) = fs::write(at("a/file"), b"some bytes".to_vec()).wait();
     assert!(result.is_ok() && buffer == b"some bytes");
     assert_eq!(fs::read(at("a/file")).wait().unwrap(), b"some bytes");
     let error = fs::create_dir_all(at("a/file/d")).wait().unwrap_err();

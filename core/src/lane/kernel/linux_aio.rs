@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::backend::{Backend, Eventfds, Harvested, nap};
 use crate::config::EngineKind;
+use crate::lazy_zeroed::{Zero, Zeros};
 use crate::queue::SleepEnd;
 use crate::request::{BATCH, Kind, Request, Requests};
 use crate::sqe::{FSYNC_DATASYNC, opcode};
@@ -42,12 +43,19 @@ pub(super) struct LinuxAio {
     context: AtomicU64,
     room: usize,
     /// One for each slot; the kernel copies them at submit.
-    iocbs: Box<[UnsafeCell<Iocb>]>,
+    iocbs: Zeros<UnsafeCell<Iocb>>,
     /// The number of places in the ring. The header has it too, but anybody can write there.
     places: u32,
     /// The ring has the known layout.
     mapped: bool,
     fds: Eventfds,
+}
+
+// SAFETY: numbers, and all of them 0.
+unsafe impl Zero for UnsafeCell<Iocb> {
+    fn zero() -> Self {
+        Self::default()
+    }
 }
 
 // SAFETY: an iocb is touched by the thread that holds its slot; the ring by the one reaper.
@@ -76,8 +84,8 @@ impl LinuxAio {
         // The ring has more than twice the places that were asked for. CPUs keep fewer than half of
         // them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
         let room = if known { slots.min(header.places as usize / 2 - 1) } else { wanted };
-        // SAFETY: all zeroes are an iocb; only those in use are touched.
-        let iocbs = unsafe { Box::new_zeroed_slice(slots).assume_init() };
+        // Only those in use are touched.
+        let iocbs = Zeros::new(slots);
         Ok(Self {
             context: AtomicU64::new(context),
             room,
