@@ -2,7 +2,7 @@
 //! ready.
 
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,7 +18,7 @@ use super::metadata::{Found, Metadata};
 use super::names::HERE;
 use super::op::Op;
 use super::wakers;
-use super::whole::read_now;
+use super::whole::{Looked, look_ahead, read_now};
 use super::worker::OnWorker;
 use crate::process;
 use crate::sync::lock;
@@ -26,6 +26,10 @@ use crate::sys;
 
 /// The number of units that a worker takes at a time.
 const PART: usize = 16;
+/// The number of files that a worker opens, and has the kernel read ahead, before it reads the first
+/// of them, where reads wait for the device. The device then has more requests than there are
+/// workers, and it can join those of neighbouring files.
+const AT_ONCE: usize = 8;
 /// The maximum number of workers of one batch, if each mostly waits for a device.
 const WORKERS: usize = 32;
 /// The maximum size in bytes of results that nobody has taken yet.
@@ -33,7 +37,8 @@ const AHEAD: u64 = 64 << 20;
 const SIZE: u64 = 4 << 10;
 
 /// Reads many whole files. Each is opened, read and closed by one thread. A few threads do it for
-/// all of them: as many as there are CPUs, or more if they wait for the device.
+/// all of them: as many as there are CPUs, or up to 32 if they wait for the device. Each of these
+/// has at most 8 files open.
 ///
 /// The results come as they are there, each with the number of its path:
 ///
@@ -60,7 +65,7 @@ pub fn read_many(
     let weight = |(_, result): &(usize, io::Result<Vec<u8>>)| {
         SIZE + result.as_ref().map_or(0, |bytes| bytes.len() as u64)
     };
-    Many::of_paths(paths, weight, read_now)
+    Many::of_paths(paths, weight, Some(look_ahead), read_now)
 }
 
 /// What is known of many files, as [`metadata`](super::metadata()), each with the number of its
@@ -71,7 +76,7 @@ pub fn read_many(
 pub fn metadata_many(
     paths: impl IntoIterator<Item: AsRef<Path>>,
 ) -> Many<(usize, io::Result<Metadata>)> {
-    Many::of_paths(paths, |_| SIZE, |_, path| Found::new().look(HERE, path, 0))
+    Many::of_paths(paths, |_| SIZE, None, |_, path, _| Found::new().look(HERE, path, 0))
 }
 
 /// Everything in a directory and in those below it, in no particular order; symbolic links are not
@@ -141,12 +146,27 @@ impl From<WalkError> for io::Error {
 struct BatchUnit {
     path: PathBuf,
     number: usize,
+    looked: Option<Looked>,
 }
 
+impl BatchUnit {
+    fn new(path: PathBuf, number: usize) -> Self {
+        Self { path, number, looked: None }
+    }
+
+    fn name(&self) -> io::Result<CString> {
+        let path = CString::new(self.path.as_os_str().as_bytes());
+        path.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+}
+
+/// Prepares a unit before it is worked on.
+type BatchAhead = fn(&Header, &CStr) -> io::Result<Looked>;
 type BatchWork<T> = dyn Fn(BatchUnit, &Header, &mut BatchSink<'_, T>) + Send + Sync;
 
 /// The work of a batch.
 struct BatchPlan<T> {
+    ahead: Option<BatchAhead>,
     work: Box<BatchWork<T>>,
     /// The result of a unit that no worker has taken.
     fail: fn(BatchUnit, io::Error) -> T,
@@ -192,9 +212,24 @@ impl<T> BatchSink<'_, T> {
     }
 }
 
+impl<T> BatchPlan<T> {
+    /// Prepares the units that are worked on next. The last one comes first, as in the work.
+    fn look_ahead(&self, header: &Header, units: &mut [BatchUnit]) {
+        let Some(ahead) = self.ahead else { return };
+        for unit in units.iter_mut().rev() {
+            unit.looked = unit.name().and_then(|name| ahead(header, &name)).ok();
+            if unit.looked.is_none() {
+                // There may be no descriptor left: the open files are read first.
+                return;
+            }
+        }
+    }
+}
+
 impl<T> BatchShared<T> {
     /// A worker's main loop: units, as long as there are any, and somebody takes the results.
     fn run(&self, header: &Header) {
+        let mut waits = false;
         loop {
             let mut state = lock(&self.state);
             if header.is_stopped() || state.weight >= AHEAD {
@@ -208,15 +243,23 @@ impl<T> BatchShared<T> {
             }
             let (count, before) = (units.len(), sys::use_of_this_thread());
             let mut sink = BatchSink { shared: self, items: Vec::new(), more: Vec::new() };
-            while let Some(unit) = units.pop() {
-                (self.plan.work)(unit, header, &mut sink);
+            let at_once = if waits { AT_ONCE } else { 1 };
+            while !units.is_empty() {
+                let first = units.len().saturating_sub(at_once);
+                if waits {
+                    self.plan.look_ahead(header, &mut units[first..]);
+                }
+                for unit in units.drain(first..).rev() {
+                    (self.plan.work)(unit, header, &mut sink);
+                }
             }
             sink.flush();
             let slept = match (before, sys::use_of_this_thread()) {
                 (Some(before), Some(now)) => now.sleeps - before.sleeps,
                 _ => 0,
             };
-            if slept as usize * 2 > count {
+            waits = slept as usize * at_once * 2 > count;
+            if waits {
                 // This worker waits for the device, so others may start.
                 let mut state = lock(&self.state);
                 state.wanted = (state.wanted + 1).min(WORKERS);
@@ -364,20 +407,21 @@ impl<R: Send + 'static> Many<(usize, io::Result<R>)> {
     fn of_paths(
         paths: impl IntoIterator<Item: AsRef<Path>>,
         weight: fn(&(usize, io::Result<R>)) -> u64,
-        f: fn(&Header, &std::ffi::CStr) -> io::Result<R>,
+        ahead: Option<BatchAhead>,
+        f: fn(&Header, &CStr, Option<Looked>) -> io::Result<R>,
     ) -> Self {
         let units = paths.into_iter().enumerate();
-        let unit = |(number, path): (usize, _)| BatchUnit { path, number };
+        let unit = |(number, path): (usize, _)| BatchUnit::new(path, number);
         let owned = units.map(|(number, path)| (number, path.as_ref().to_path_buf()));
         let mut todo: Vec<_> = owned.map(unit).collect();
         todo.reverse();
-        let work = move |unit: BatchUnit, header: &Header, sink: &mut BatchSink<'_, _>| {
-            let path = CString::new(unit.path.as_os_str().as_bytes());
-            let result = path.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
-            sink.items.push((unit.number, result.and_then(|path| f(header, &path))));
+        let work = move |mut unit: BatchUnit, header: &Header, sink: &mut BatchSink<'_, _>| {
+            let looked = unit.looked.take();
+            let result = unit.name().and_then(|path| f(header, &path, looked));
+            sink.items.push((unit.number, result));
         };
         let fail = |unit: BatchUnit, error| (unit.number, Err(error));
-        Self::new(todo, BatchPlan { work: Box::new(work), fail, weight })
+        Self::new(todo, BatchPlan { ahead, work: Box::new(work), fail, weight })
     }
 }
 
@@ -389,8 +433,8 @@ impl Many<Result<DirEntry, WalkError>> {
                 sink.items.push(fail(unit, error));
             }
         };
-        let todo = vec![BatchUnit { path: path.to_owned(), number: 0 }];
-        Self::new(todo, BatchPlan { work: Box::new(work), fail, weight: |_| SIZE })
+        let todo = vec![BatchUnit::new(path.to_owned(), 0)];
+        Self::new(todo, BatchPlan { ahead: None, work: Box::new(work), fail, weight: |_| SIZE })
     }
 }
 
@@ -413,7 +457,7 @@ fn list(
                 None => std::fs::symlink_metadata(entry.path()).is_ok_and(|known| known.is_dir()),
             };
             if kind {
-                sink.more.push(BatchUnit { path: entry.path(), number: 0 });
+                sink.more.push(BatchUnit::new(entry.path(), 0));
             }
             sink.items.push(Ok(entry));
         }

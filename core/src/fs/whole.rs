@@ -150,8 +150,11 @@ fn at(dir: &Option<File>) -> RawFd {
     dir.as_ref().map_or(HERE, File::number)
 }
 
+/// An open file, and its metadata.
+pub(super) type Looked = (OwnedFd, Metadata);
+
 /// Opens a file, and reads its metadata.
-fn look(header: &Header, at: RawFd, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Metadata)> {
+fn look(header: &Header, at: RawFd, path: &CStr, found: &Found) -> io::Result<Looked> {
     let opened = Opened::default();
     let result = open_now(header, at, path, READ, 0);
     outcome(result)?;
@@ -161,9 +164,29 @@ fn look(header: &Header, at: RawFd, path: &CStr, found: &Found) -> io::Result<(O
     Ok((descriptor, known))
 }
 
+/// Opens a file that [`read_now`] is to read, and has the kernel bring its beginning to memory.
+///
+/// # Errors
+/// As open(2). `Unsupported`: it is no regular file. The open of a FIFO waits for its writer, which
+/// may be the writer of one that is open already and not read yet.
+pub(super) fn look_ahead(header: &Header, path: &CStr) -> io::Result<Looked> {
+    let found = Found::new();
+    if !found.look(HERE, path, 0)?.is_file() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let looked = look(header, HERE, path, &found)?;
+    sys::fadvise(looked.0.as_raw_fd(), 0, SMALL as u64, libc::POSIX_FADV_WILLNEED as u32);
+    Ok(looked)
+}
+
 /// Reads a whole file of any length, on a worker.
-pub(super) fn read_now(header: &Header, path: &CStr) -> io::Result<Vec<u8>> {
-    let (descriptor, found) = look(header, HERE, path, &Found::new())?;
+pub(super) fn read_now(
+    header: &Header,
+    path: &CStr,
+    looked: Option<Looked>,
+) -> io::Result<Vec<u8>> {
+    let looked = looked.map_or_else(|| look(header, HERE, path, &Found::new()), Ok);
+    let (descriptor, found) = looked?;
     let mut data = Data::default();
     data.reserve_for(found)?;
     data.fill(header, descriptor.as_raw_fd(), found.is_file())?;

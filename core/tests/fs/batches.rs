@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use uringlet::fs::{self, Fs};
 
 use crate::executors::Executor;
+use crate::over::make_fifo;
 
 /// Files of several lengths, a folder, and names that lead nowhere.
 fn furnish(folder: &Path) -> Vec<PathBuf> {
@@ -56,6 +57,35 @@ fn files_of_a_batch_are_those_of_std() {
         });
     });
     assert!(fs::read_many([""; 0]).wait_next().is_none());
+}
+
+/// One thread writes to the FIFOs of the batch, in their order, more than a pipe holds.
+#[test]
+fn a_batch_that_waits_reads_files_and_fifos_whole_whatever_it_opens_ahead() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = |at: usize| vec![at as u8; 100_000];
+    let is_fifo = |at: &usize| *at < 40 || at.is_multiple_of(5);
+    let paths: Vec<_> = (0..120).map(|at| folder.path().join(at.to_string())).collect();
+    for (at, path) in paths.iter().enumerate() {
+        if is_fifo(&at) {
+            make_fifo(path);
+        } else {
+            std::fs::write(path, content(at)).unwrap();
+        }
+    }
+    let fifos: Vec<_> = (0..paths.len()).filter(is_fifo).collect();
+    let names = paths.clone();
+    let writer = std::thread::spawn(move || {
+        fifos.iter().for_each(|&at| std::fs::write(&names[at], content(at)).unwrap());
+    });
+    let mut files = fs::read_many(&paths);
+    let mut seen = BTreeSet::new();
+    while let Some((number, read)) = files.wait_next() {
+        assert!(read.unwrap() == content(number), "{number}");
+        assert!(seen.insert(number));
+    }
+    assert_eq!(seen.len(), paths.len());
+    writer.join().unwrap();
 }
 
 fn ino(metadata: &std::fs::Metadata) -> u64 {

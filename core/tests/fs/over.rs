@@ -19,7 +19,7 @@ use crate::{file_of, pipe};
 /// Long enough for anything that ends.
 const LONG: Duration = Duration::from_secs(600);
 
-fn make_fifo(path: &Path) {
+pub fn make_fifo(path: &Path) {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: a name that ends with a NUL.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
