@@ -3,6 +3,8 @@
 //! In stable cargo, a package cannot depend on the shared library of another one. So a release
 //! build has cargo build these libraries once more, stripped, in a folder of its own below
 //! `OUT_DIR`. Other profiles carry nothing: there cargo puts the libraries beside the command.
+//! A command without them knows that folder, for the case that it is installed elsewhere
+//! (`cargo install --debug`).
 //!
 //! `URINGLET_DROP_INS` names a folder with built libraries, or is `none`.
 
@@ -33,12 +35,18 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=URINGLET_DROP_INS");
     let out = PathBuf::from(variable("OUT_DIR"));
+    let mut built_in = None;
     let libraries = match env::var("URINGLET_DROP_INS") {
         Ok(none) if none == "none" => Vec::new(),
         Ok(folder) if !folder.is_empty() => made(Path::new(&folder)),
         _ if variable("PROFILE") == "release" => build(&out.join("drop-ins")),
-        _ => Vec::new(),
+        _ => {
+            // Above build/PACKAGE/out.
+            built_in = out.ancestors().nth(3).map(Path::to_path_buf);
+            Vec::new()
+        }
     };
+    println!("cargo::rustc-env=URINGLET_BUILT_IN={}", show(&built_in.unwrap_or_default()));
     let mut list = String::new();
     let mut hasher = DefaultHasher::new();
     for path in &libraries {

@@ -32,8 +32,12 @@ impl DropIn {
     }
 }
 
+/// Where the drop-ins of a command that carries none were built, or empty.
+const BUILT_IN: &str = env!("URINGLET_BUILT_IN");
+
 /// A drop-in beside the running executable or in its `deps/`, whichever is newer, or in
-/// `../lib/uringlet/`. Else the carried one, put where the loader finds it.
+/// `../lib/uringlet/`. Else the carried one, put where the loader finds it. A command that carries
+/// none has a last place: the folder where it was built.
 ///
 /// # Errors
 /// The library does not exist (with a list of the places), or the loader cannot preload its path.
@@ -42,6 +46,9 @@ pub fn find(drop_in: DropIn) -> Result<PathBuf> {
     let found = find_from(executable.parent().unwrap_or(Path::new("/")), drop_in);
     match found {
         Err(_) if embed::carries(drop_in.file_name()) => embed::place(drop_in.file_name()),
+        Err(error) if !BUILT_IN.is_empty() => {
+            find_from(Path::new(BUILT_IN), drop_in).map_err(|_| error)
+        }
         found => found,
     }
 }
