@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Installs each package in a fresh Debian 12 and 13, runs fio on it, and removes it: ci/packages.sh
 #
-# Needs root, debootstrap, and what packaging/all.sh and `cargo install --path cli` have made; the
-# latter is done here if URINGLET_INSTALLED does not name the command that it installs. The root
-# file systems are made once, in target/packages/debian-*. Each case gets a copy of one, with fio
-# and nothing else that was not there; the wheel's has pip, too. What cannot be done here is
+# Needs root, debootstrap, and what packaging/all.sh, ci/python.sh --only-wheel and
+# `cargo install --path cli` have made; the latter is done here if URINGLET_INSTALLED does not name
+# the command that it installs. The root file systems are made once, in target/packages/debian-*.
+# Each case gets a copy of one, with fio and nothing else that was not there; the wheel's has
+# python3-venv, too. The rpm packages are installed by Debian's rpm, without a look at what they
+# require: Fedora's own packages cannot be fetched here. Packages are installed by README's lines.
+# What `cargo install --debug` installs runs fio on this machine. What cannot be done here is
 # skipped, with the reason.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
@@ -61,14 +64,15 @@ trap unmounted EXIT
 listing() {
     (cd -- "$case_root" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./tmp \
         -o -path ./var/lib/dpkg -o -path ./var/log -o -path ./var/cache/ldconfig \
+        -o -path ./var/lib/apt -o -path ./var/cache/apt -o -path ./root/.rpmdb \
         -o -path ./etc/ld.so.cache -o -path ./packages \) -prune -o \
         \( -type f -printf '%p %s %T@\n' -o ! -type d -printf '%p %l\n' -o -printf '%p/\n' \) |
         LC_ALL=C sort)
 }
 inside() {
     # Neither variables nor descriptors of ours.
-    chroot "$case_root" /usr/bin/env -i HOME=/root \
-        PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
+    chroot "$case_root" /usr/bin/env -i HOME=/root DEBIAN_FRONTEND=noninteractive \
+        PATH=/packages/env/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
         sh -ec "$1"
 }
 # One step of a case: step CASE STEP COMMAND...
@@ -114,6 +118,13 @@ gone() {
     diff "$packages/before" "$packages/after"
 }
 
+# The line of README that begins so; it runs as root where the packages are.
+of_readme() {
+    local line
+    line="$(grep -- "^$1" "$root/README.md")" || die "README has no line that begins with $1"
+    printf 'cd /packages && %s' "${line//sudo /}"
+}
+
 # try CASE INSTALL REMOVE: both are commands inside, with the packages in /packages.
 try() {
     local name="$1 in Debian $release" install="$2" remove="$3"
@@ -146,16 +157,15 @@ deb="$packages/uringlet_${version}_$deb_arch.deb"
 libraries=("$packages/liburinglet0_${version}_$deb_arch.deb"
     "$packages/liburinglet-dev_${version}_$deb_arch.deb")
 archive="uringlet-$version-$arch-linux-gnu"
-unpack="cd /tmp && tar xzf /packages/$archive.tar.gz"
+rpms=("$packages/$arch/"*"uringlet"*"-$version-"*".$arch.rpm")
 installed="${URINGLET_INSTALLED-}"
 if [[ -z "$installed" ]]; then
     (cd -- "$root" && cargo install --quiet --locked --force --path cli \
         --root "$packages/installed")
     installed="$packages/installed/bin/uringlet"
 fi
-# No folder: no wheel.
-wheel="$(find "$target/python/wheels" -name "uringlet-$version-*.whl" 2>/dev/null |
-    head -n 1)" || true
+# The one that README names: ci/python.sh --native makes another.
+wheel="$target/python/wheels/$(grep -o "uringlet-$version-[^ ]*\.whl" "$root/README.md")"
 left_out() {
     row "$1" "$2" skipped
     skipped=$((skipped + 1))
@@ -167,36 +177,48 @@ in_debian() {
     make_base "$suite" "$base" fio
     if [[ -f "$deb" ]]; then
         files=("$deb" "${libraries[@]}")
-        try deb "dpkg -i /packages/*.deb" \
-            "dpkg --purge uringlet liburinglet-dev liburinglet0; rm -f /var/lib/dpkg/*-old"
+        try deb "$(of_readme "sudo apt install") && dpkg -i liburinglet*.deb" \
+            "dpkg --purge uringlet liburinglet-dev liburinglet0"
     else
         left_out deb "not built: packaging/all.sh"
     fi
     if [[ -f "$packages/$archive.tar.gz" ]]; then
         files=("$packages/$archive.tar.gz")
-        try tarball "$unpack && $archive/install.sh" "$unpack && $archive/uninstall.sh"
+        try tarball "$(of_readme "tar xzf")" "/packages/$archive/uninstall.sh"
     else
         left_out tarball "not built: packaging/all.sh"
     fi
     files=("$installed")
     try "cargo install" "cp /packages/uringlet /usr/local/bin/" \
         "rm -r /usr/local/bin/uringlet /var/cache/uringlet"
-    if [[ -n "$wheel" ]]; then
-        # pip itself is not what is tried.
+    if [[ -f "$wheel" ]]; then
         base="$packages/debian-$release-python"
-        make_base "$suite" "$base" fio,python3-pip
+        make_base "$suite" "$base" fio,python3-venv
         files=("$wheel")
-        quiet="PYTHONDONTWRITEBYTECODE=1 PIP_ROOT_USER_ACTION=ignore PIP_BREAK_SYSTEM_PACKAGES=1"
-        # It takes folders along that are empty then.
-        try wheel "$quiet pip install --no-index /packages/*.whl" \
-            "$quiet pip uninstall --yes uringlet; mkdir -p /usr/local/bin"
+        try wheel "export PYTHONDONTWRITEBYTECODE=1; $(of_readme "python3 -m venv")" \
+            "pip uninstall --yes uringlet && ! command -v uringlet"
     else
         left_out wheel "not built: ci/python.sh --only-wheel"
+    fi
+    if [[ -f "${rpms[0]}" ]]; then
+        base="$packages/debian-$release-rpm"
+        make_base "$suite" "$base" fio,rpm
+        files=("${rpms[@]}")
+        try rpm "rpm -i --nodeps /packages/*.rpm" \
+            "rpm -e --nodeps uringlet liburinglet-devel liburinglet"
+    else
+        left_out rpm "not built: packaging/all.sh"
     fi
 }
 in_debian bookworm 12
 in_debian trixie 13
-left_out rpm "no file system with rpm and a repository of its own can be made here"
+(cd -- "$root" && cargo install --quiet --locked --force --debug --path cli \
+    --root "$packages/installed-debug")
+inside() {
+    PATH="$packages/installed-debug/bin:$PATH" sh -ec "cd '$packages' && ${1//\/tmp\/data/data}"
+}
+step "cargo install --debug" "fio, libaio" runs libaio "" || true
+rm -f -- "$packages/data"
 
 printf '\n'
 printf '%s\n' "${table[@]}"

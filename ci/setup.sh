@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs everything that tests and measurements need beside the Rust toolchain: ci/setup.sh
-# [--mariadb | --packages]
+# [--mariadb | --packages [aarch64]]
 #
 # --mariadb adds the needs of ci/mariadb.sh, --packages those of packaging/all.sh, ci/packages.sh
-# and ci/abi.sh. For Debian and its derivatives, with apt-get; quick if nothing is missing. On other
-# systems it prints what is missing.
+# and ci/abi.sh; with aarch64 also those of packages for AArch64. For Debian and its derivatives,
+# with apt-get; quick if nothing is missing. On other systems it prints what is missing.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -15,7 +15,11 @@ packages_too=0
 case "${1-}" in
 '') ;;
 --mariadb) mariadb=1 ;;
---packages) packages_too=1 ;;
+--packages)
+    packages_too=1
+    other="${2-}"
+    [[ "$other" =~ ^(aarch64)?$ ]] || die "unknown architecture $other (--help)"
+    ;;
 *) die "unknown argument $1 (--help)" ;;
 esac
 
@@ -59,6 +63,10 @@ missing() {
         command -v rpmbuild >/dev/null || echo rpm
         command -v debootstrap >/dev/null || echo debootstrap
         command -v abidiff >/dev/null || echo abigail-tools
+        if [[ -n "$other" && "$other" != "$(uname -m)" ]]; then
+            command -v "$other-linux-gnu-gcc" >/dev/null || echo "gcc-$other-linux-gnu"
+            command -v "qemu-$other" >/dev/null || echo qemu-user
+        fi
     fi
 }
 
