@@ -7,8 +7,9 @@
 # place of Zig's for glibc 2.28. --only-wheel neither lints nor tests.
 #
 # Tests: the module's own, its examples and types; an extension that is built on the wheel's libaio;
-# the suites of caio and aiofile on uringlet. Everything that is installed for that goes below
-# target/python. Needs Python 3.11 or later with its headers, a C compiler, and a package index.
+# the suites of caio and aiofile on uringlet. The module's own run on later interpreters as well, as
+# far as they are here: of URINGLET_PYTHONS, by default 3.12 to 3.14 and the free-threaded 3.14t,
+# which gets a wheel of its own. Everything that is installed goes below target/python. Needs Python 3.11 or later with its headers, a C compiler, and a package index.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -45,7 +46,7 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.1
 venv() {
     local at="$work/$1"
     shift
-    [[ -x "$at/bin/python" ]] || python3 -m venv "$at"
+    [[ -x "$at/bin/python" ]] || "${python:-python3}" -m venv "$at"
     "$at/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
 
@@ -112,6 +113,38 @@ venv test "$wheel" pytest setuptools numpy trio anyio aiofiles "aiofile==$aiofil
 
 headline "stub"
 (cd -- "$work" && test/bin/python -m mypy.stubtest uringlet._uringlet)
+
+headline "other interpreters"
+# Prints where an interpreter is, one of pyenv's too, if it runs.
+interpreter() {
+    local found
+    for found in "$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/"$1"; do
+        if "$found" -c '' 2>/dev/null; then
+            command -v "$found"
+            return
+        fi
+    done
+    return 1
+}
+for name in ${URINGLET_PYTHONS:-python3.12 python3.13 python3.14 python3.14t}; do
+    if ! python="$(interpreter "$name")"; then
+        printf 'SKIPPED the suite on %s: it is not here\n' "$name"
+        continue
+    fi
+    name="$(basename -- "$name")"
+    its_wheel="$wheel"
+    if "$python" -c 'import sysconfig; assert sysconfig.get_config_var("Py_GIL_DISABLED")' \
+        2>/dev/null; then
+        rm -rf -- "$work/wheels-$name"
+        maturin build --release --locked --no-default-features --interpreter "$python" \
+            --out "$work/wheels-$name" --compatibility linux
+        its_wheel="$(echo "$work/wheels-$name"/*.whl)"
+    fi
+    rm -rf -- "$work/test-$name"
+    python="$python" venv "test-$name" "$its_wheel" pytest setuptools numpy trio anyio
+    "$work/test-$name/bin/pytest" -q -rs -c pyproject.toml -p no:cacheprovider tests
+done
+unset python
 
 headline "caio and aiofile, on uringlet"
 rm -rf -- "$work/others" "$work/suites"
