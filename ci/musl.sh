@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs the conformance suite and the tests of awaited files as static programs on musl: ci/musl.sh
 #
-# The engines are auto and workers. Needs rustup's target for musl, which it installs, and cc for
-# the C files of crates that the tests use.
+# The engines are auto and workers. As root they run once more where nothing of glibc is, as on
+# Alpine: in a root file system of busybox, without any shared library. Needs rustup's target for
+# musl, which it installs, and cc for the C files of crates that the tests use. Debian's
+# busybox-static is downloaded, and not installed. What cannot be done here is skipped.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -12,11 +14,61 @@ cd -- "$root"
 triple="$(uname -m)-unknown-linux-musl"
 rustup target add "$triple"
 export "CC_${triple//-/_}=${CC:-cc}"
-suite() {
-    cargo test -p uringlet --target "$triple" "$@"
+work="$target/musl"
+mkdir -p -- "$work"
+
+# Builds a test, and prints where it is: build OPTIONS...
+build() {
+    cargo test -p uringlet --target "$triple" "$@" --no-run 2>&1 | tee -- "$work/log" >&2
+    realpath -- "$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$work/log")"
 }
-for engine in auto workers; do
-    URINGLET_TEST_ENGINE="$engine" \
-        suite --features faulty --test conformance -- --skip matrix::
-done
-suite --features faulty,tokio,futures-io,stream,bytes --test fs
+conformance="$(build --features faulty --test conformance)"
+awaited="$(build --features faulty,tokio,futures-io,stream,bytes --test fs)"
+
+# Runs both: suites COMMAND..., which gets a program and its arguments
+suites() {
+    for engine in auto workers; do
+        URINGLET_TEST_ENGINE="$engine" "$@" "$conformance" --skip matrix::
+    done
+    "$@" "$awaited"
+}
+# Where cargo would start it.
+there() {
+    (cd -- "$root/core" && "$@")
+}
+suites there
+
+skip() {
+    printf 'SKIPPED the suites in a root file system of busybox: %s\n' "$*"
+    exit 0
+}
+((EUID == 0)) || skip "root only: it changes into it"
+if [[ ! -x "$work/busybox/bin/busybox" ]]; then
+    rm -rf -- "$work"/busybox*
+    (cd -- "$work" && apt-get download busybox-static >/dev/null 2>&1 &&
+        dpkg-deb -x busybox-static_*.deb busybox) || skip "busybox-static cannot be downloaded"
+fi
+place="$work/root"
+unmounted() {
+    umount "$place/proc" "$place/dev/shm" "$place/dev" 2>/dev/null || true
+    # What is removed next must not be this machine's.
+    for folder in dev/shm dev proc; do
+        ! mountpoint -q -- "$place/$folder" || die "$place/$folder is still mounted"
+    done
+}
+trap unmounted EXIT
+unmounted
+rm -rf --one-file-system -- "$place"
+mkdir -p -- "$place"/{bin,dev,etc,proc,tests,tmp} "$place$target/$triple/tmp"
+cp -- "$work/busybox/bin/busybox" "$place/bin/"
+chroot "$place" /bin/busybox --install -s /bin
+printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$place/etc/passwd"
+mount --bind /dev "$place/dev"
+mount --bind /dev/shm "$place/dev/shm"
+mount -t proc none "$place/proc"
+inside() {
+    cp -- "$1" "$place/tests/"
+    env -i PATH=/bin URINGLET_TEST_ENGINE="${URINGLET_TEST_ENGINE-auto}" \
+        chroot "$place" /bin/sh -c 'cd /tests && exec "$@"' sh "./$(basename -- "$1")" "${@:2}"
+}
+suites inside
