@@ -9,7 +9,8 @@
 # Tests: the module's own, its examples and types; an extension that is built on the wheel's libaio;
 # the suites of caio and aiofile on uringlet. The module's own run on later interpreters as well, as
 # far as they are here: of URINGLET_PYTHONS, by default 3.12 to 3.14 and the free-threaded 3.14t,
-# which gets a wheel of its own. Everything that is installed goes below target/python. Needs Python 3.11 or later with its headers, a C compiler, and a package index.
+# which gets a wheel of its own. Everything that is installed goes below target/python. Needs Python
+# 3.11 or later with its headers, a C compiler, and a package index.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
