@@ -72,7 +72,7 @@ listing() {
 inside() {
     # Neither variables nor descriptors of ours.
     chroot "$case_root" /usr/bin/env -i HOME=/root DEBIAN_FRONTEND=noninteractive \
-        PATH=/packages/env/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
+        PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
         sh -ec "$1"
 }
 # One step of a case: step CASE STEP COMMAND...
@@ -118,11 +118,11 @@ gone() {
     diff "$packages/before" "$packages/after"
 }
 
-# The line of README that begins so; it runs as root where the packages are.
+# The line of README that begins so, in a folder; it runs as root: of_readme TEXT FOLDER
 of_readme() {
     local line
     line="$(grep -- "^$1" "$root/README.md")" || die "README has no line that begins with $1"
-    printf 'cd /packages && %s' "${line//sudo /}"
+    printf 'cd %s && %s' "$2" "${line//sudo /}"
 }
 
 # try CASE INSTALL REMOVE: both are commands inside, with the packages in /packages.
@@ -177,14 +177,14 @@ in_debian() {
     make_base "$suite" "$base" fio
     if [[ -f "$deb" ]]; then
         files=("$deb" "${libraries[@]}")
-        try deb "$(of_readme "sudo apt install") && dpkg -i liburinglet*.deb" \
+        try deb "$(of_readme "sudo apt install" /packages) && dpkg -i liburinglet*.deb" \
             "dpkg --purge uringlet liburinglet-dev liburinglet0"
     else
         left_out deb "not built: packaging/all.sh"
     fi
     if [[ -f "$packages/$archive.tar.gz" ]]; then
         files=("$packages/$archive.tar.gz")
-        try tarball "$(of_readme "tar xzf")" "/packages/$archive/uninstall.sh"
+        try tarball "$(of_readme "tar xzf" /packages)" "/packages/$archive/uninstall.sh"
     else
         left_out tarball "not built: packaging/all.sh"
     fi
@@ -195,8 +195,9 @@ in_debian() {
         base="$packages/debian-$release-python"
         make_base "$suite" "$base" fio,python3-venv
         files=("$wheel")
-        try wheel "export PYTHONDONTWRITEBYTECODE=1; $(of_readme "python3 -m venv")" \
-            "pip uninstall --yes uringlet && ! command -v uringlet"
+        try wheel "export PYTHONDONTWRITEBYTECODE=1; cp /packages/*.whl /opt/
+            $(of_readme "python3 -m venv" /opt)" \
+            "pip uninstall --yes uringlet; ! command -v uringlet; rm -r /opt/env /opt/*.whl"
     else
         left_out wheel "not built: ci/python.sh --only-wheel"
     fi
@@ -204,8 +205,12 @@ in_debian() {
         base="$packages/debian-$release-rpm"
         make_base "$suite" "$base" fio,rpm
         files=("${rpms[@]}")
+        # On Fedora they are of other packages, and stay.
+        fedoras="lib64/pkgconfig share/licenses share/fish/vendor_completions.d"
+        fedoras+=" share/zsh/site-functions"
         try rpm "rpm -i --nodeps /packages/*.rpm" \
-            "rpm -e --nodeps uringlet liburinglet-devel liburinglet"
+            "rpm -e --nodeps uringlet liburinglet-devel liburinglet
+            cd /usr && rmdir -p --ignore-fail-on-non-empty $fedoras"
     else
         left_out rpm "not built: packaging/all.sh"
     fi
