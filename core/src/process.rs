@@ -53,29 +53,29 @@ fn make_word() -> &'static AtomicU64 {
 
 /// A bit in the word with the number: some thread of this process has a descriptor table of its
 /// own.
-const PARTED: u64 = 1 << 63;
+const OWN_TABLE: u64 = 1 << 63;
 
 /// A number for this process; the child of a fork has another one. 0 until [`enter`] was called. In
 /// a thread with a descriptor table of its own, a number that nothing has.
 #[inline(always)]
 pub(crate) fn generation() -> u64 {
     let word = word().load(Ordering::Relaxed);
-    if word & PARTED == 0 { word } else { generation_here(word & !PARTED) }
+    if word & OWN_TABLE == 0 { word } else { generation_here(word & !OWN_TABLE) }
 }
 
 #[cold]
 fn generation_here(generation: u64) -> u64 {
-    let (known, mut parted) = TABLE.get();
+    let (known, mut own_table) = TABLE.get();
     if known != generation {
-        parted = WITNESS.of(generation).is_some_and(|witness| !witness.is_here());
-        TABLE.set((generation, parted));
+        own_table = WITNESS.of(generation).is_some_and(|witness| !witness.is_here());
+        TABLE.set((generation, own_table));
     }
-    if parted { PARTED } else { generation }
+    if own_table { OWN_TABLE } else { generation }
 }
 
 /// Has the calling thread a descriptor table of its own?
 pub(crate) fn has_parted() -> bool {
-    generation() == PARTED
+    generation() == OWN_TABLE
 }
 
 thread_local! {
@@ -132,7 +132,7 @@ pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
             sys::close(witness.copy.fd());
         }
         TABLE.set((generation, true));
-        word().fetch_or(PARTED, Ordering::Release);
+        word().fetch_or(OWN_TABLE, Ordering::Release);
     }
     answer
 }
@@ -140,7 +140,7 @@ pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
 /// The number of this process; made if there is none yet.
 pub(crate) fn enter() -> u64 {
     let word = word();
-    let now = word.load(Ordering::Acquire) & !PARTED;
+    let now = word.load(Ordering::Acquire) & !OWN_TABLE;
     if now != 0 {
         return now;
     }
@@ -150,7 +150,7 @@ pub(crate) fn enter() -> u64 {
             PID.store(sys::getpid(), Ordering::Relaxed);
             new
         }
-        Err(other) => other & !PARTED,
+        Err(other) => other & !OWN_TABLE,
     }
 }
 

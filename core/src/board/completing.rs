@@ -234,7 +234,7 @@ impl Board {
         // finds the count. The write cannot block.
         for &(fd, count) in posted.notifies() {
             eventfd::count_up(fd, count);
-            self.completions.told(count);
+            self.completions.signalled(count);
         }
         if posted.wakes() {
             self.completions.wake();

@@ -110,7 +110,7 @@ impl Instance {
         let pool = &self.threads.patient;
         *looks = if stuck && pool.is_exhausted() { *looks + 1 } else { 0 };
         if stuck {
-            pool.let_go(self);
+            pool.release(self);
         }
         if *looks >= REFUSE_TICKS {
             self.lanes.worker.refuse(&self.board);

@@ -567,7 +567,7 @@ impl Instance {
             queued: if route == Route::Copy { self.lanes.copy.len() } else { 0 },
             room: if route == Route::Copy { self.lanes.copy.for_workers(waiters_come) } else { 0 },
         };
-        match router::who(route, &now) {
+        match router::thread_to_call(route, &now) {
             Call::HandOver if self.hands_over_at_once() => self.hand_over_at_once(),
             call => self.call(call),
         }

@@ -154,7 +154,7 @@ impl InlineLane {
         let held = seen.is_held();
         let sleeps = board.completions().has_sleepers();
         let now = Situation { waiters_come, sleeps, held, ..Situation::default() };
-        let call = router::who(Route::Inline, &now);
+        let call = router::thread_to_call(Route::Inline, &now);
         if call != Call::Nobody || !seen.is_watched() {
             board.call(call);
         }

@@ -76,7 +76,7 @@ impl Completer {
         });
         if made.is_err() {
             // No thread can be made: the completions are handled on the current CPU.
-            self.serve(|| !self.list.let_go());
+            self.serve(|| !self.list.leave());
         }
     }
 

@@ -212,7 +212,7 @@ impl<T> CompletionList<T> {
     }
 
     /// An owner without a thread of its own gives the list up. False: a node was added.
-    pub(crate) fn let_go(&self) -> bool {
+    pub(crate) fn leave(&self) -> bool {
         self.step(awake(), gone())
     }
 
@@ -262,9 +262,9 @@ mod tests {
             assert_eq!(drain(&list), [lap, lap + 1, lap + 2, 7, 8]);
             assert!(drain(&list).is_empty());
         }
-        assert!(list.let_go() && !list.let_go());
+        assert!(list.leave() && !list.leave());
         assert_eq!(add(&list, &nodes[..1], &[1]), Owner::Gone);
-        assert!(!list.let_go(), "something was added");
+        assert!(!list.leave(), "something was added");
     }
 
     #[test]
@@ -385,7 +385,7 @@ mod loom_models {
                 if model.add(items) == Owner::Gone {
                     loop {
                         served += model.list.drain(|_| ());
-                        if model.list.let_go() {
+                        if model.list.leave() {
                             break;
                         }
                     }

@@ -43,7 +43,7 @@ pub(crate) struct Completions {
     /// Words of threads that sleep for certain requests.
     choosy: [Sleep; WORDS],
     /// Completions that can be reaped, although their eventfds are not counted up yet.
-    untold: AtomicU32,
+    unsignalled: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Completions {
             sleepers: Mutex::new(Sleepers::new()),
             wakes: Sleep::new(),
             choosy: std::array::from_fn(|_| Sleep::new()),
-            untold: AtomicU32::new(0),
+            unsignalled: AtomicU32::new(0),
         }
     }
 
@@ -248,33 +248,33 @@ impl Completions {
         self.slots[at as usize].with_mut(|slot| unsafe { *slot = completion.slot });
         if completion.notify >= 0 {
             // Before the tail: a thread that finds the completion finds this, too.
-            self.untold.fetch_add(1, Ordering::Relaxed);
+            self.unsignalled.fetch_add(1, Ordering::Relaxed);
         }
         self.ring.set_tail(self.ring.after(at));
         if completion.notify >= 0 && !posted.add(completion.notify) {
             // There are more eventfds than the array holds: this one is counted up at once.
             #[cfg(not(loom))]
             crate::eventfd::count_up(completion.notify, 1);
-            self.told(1);
+            self.signalled(1);
         }
     }
 
     /// The eventfds of this many completions have been counted up.
-    pub(crate) fn told(&self, completions: u32) {
-        self.untold.fetch_sub(completions, Ordering::Release);
+    pub(crate) fn signalled(&self, completions: u32) {
+        self.unsignalled.fetch_sub(completions, Ordering::Release);
     }
 
     /// Waits until the eventfds of all completions that can be reaped have been counted up. The
     /// kernel holds the file of an eventfd until then. Here a completion has only its number, which
     /// the program may close once it has the completion.
     #[cold]
-    fn outlast_tellers(&self) {
+    fn wait_until_signalled(&self) {
         /// About 0.1 s, for a thread that is preempted between the completion and the eventfd. It
         /// does not help if a signal handler has interrupted that very thread.
         const LOOKS: u32 = if cfg!(test) { u32::MAX } else { 2000 };
         let mut patience = Patience::default();
         for _ in 0..LOOKS {
-            if self.untold.load(Ordering::Acquire) == 0 {
+            if self.unsignalled.load(Ordering::Acquire) == 0 {
                 return;
             }
             patience.wait();
@@ -305,8 +305,8 @@ impl Completions {
             self.ring.set_head(at);
             self.release(&mut reaper, at, &mut free);
             drop(reaper);
-            if self.untold.load(Ordering::Acquire) > 0 {
-                self.outlast_tellers();
+            if self.unsignalled.load(Ordering::Acquire) > 0 {
+                self.wait_until_signalled();
             }
         }
         count
@@ -429,7 +429,7 @@ mod tests {
             (0..50).for_each(|_| std::thread::yield_now());
             assert!(!reaped.load(Ordering::Relaxed));
             counted.store(true, Ordering::Relaxed);
-            queue.told(1);
+            queue.signalled(1);
         });
         assert!(reaped.into_inner());
     }

@@ -144,7 +144,7 @@ pub(crate) enum Call {
     InPlaceOfReactor,
 }
 
-/// What [`who`] needs to know about a lane after requests were pushed to it.
+/// What [`thread_to_call`] needs to know about a lane after requests were pushed to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Situation {
     /// A thread of the program is expected to come and execute the requests.
@@ -163,7 +163,7 @@ pub(crate) struct Situation {
 
 /// Chooses the thread to call after requests were pushed to a lane.
 #[inline]
-pub(crate) fn who(route: Route, now: &Situation) -> Call {
+pub(crate) fn thread_to_call(route: Route, now: &Situation) -> Call {
     let waiter = if now.sleeps { Call::Waiter } else { Call::Nobody };
     match route {
         Route::Inline | Route::Ordered | Route::Kernel if now.held => Call::Nobody,

@@ -69,7 +69,7 @@ impl PollerState {
     }
 
     /// Nothing has completed for long: contexts with nothing in flight will register again.
-    fn let_go_of_idle_kernels(&mut self) {
+    fn unwatch_idle_kernels(&mut self) {
         let stays =
             |owner: &Weak<dyn Dispatcher>| owner.upgrade().is_some_and(|one| one.stays_watched());
         let gone = self.kernels.extract_if(.., |(owner, _)| !stays(owner));
@@ -79,7 +79,7 @@ impl PollerState {
 
     /// Another thread watches a context's eventfd. If the poller was told of the eventfd twice, it
     /// keeps watching.
-    fn let_go_of_kernel(&mut self, events: RawFd) {
+    fn unwatch_kernel(&mut self, events: RawFd) {
         if let Some(at) = self.kernels.iter().position(|&(_, fd)| fd == events) {
             self.kernels.swap_remove(at);
             self.unwatch(events);
@@ -240,7 +240,7 @@ impl Poller {
                 continue;
             }
             if count == 0 && timeout == Some(RETIRE_AFTER) {
-                state.let_go_of_idle_kernels();
+                state.unwatch_idle_kernels();
                 if state.streams.is_empty() && state.kernels.is_empty() {
                     state.alive = false;
                     return;
@@ -261,12 +261,12 @@ impl Poller {
             drop(state);
             for (owner, fd) in kernels.drain(..) {
                 let Some(owner) = owner else {
-                    lock_counted(&self.state).let_go_of_kernel(fd);
+                    lock_counted(&self.state).unwatch_kernel(fd);
                     continue;
                 };
                 sys::eventfd_drain(fd);
                 if !owner.collect() {
-                    lock_counted(&self.state).let_go_of_kernel(fd);
+                    lock_counted(&self.state).unwatch_kernel(fd);
                 }
             }
         }

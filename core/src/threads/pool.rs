@@ -49,7 +49,7 @@ struct PoolState {
     on_the_way: usize,
     spinning: bool,
     /// Workers that were released: they wait in a request that may never end.
-    let_go: usize,
+    released: usize,
     /// How often all workers were released.
     round: usize,
     /// Turns that workers have begun.
@@ -84,7 +84,7 @@ impl PoolState {
             alive: 0,
             on_the_way: 0,
             spinning: false,
-            let_go: 0,
+            released: 0,
             round: 0,
             begun: 0,
             looked: (0, 0),
@@ -102,7 +102,7 @@ impl PoolState {
             self.on_the_way += 1;
             return Wake::Idle(parker);
         }
-        if self.alive - self.let_go < WORKERS_MAX && self.alive < PATIENT_MAX {
+        if self.alive - self.released < WORKERS_MAX && self.alive < PATIENT_MAX {
             self.alive += 1;
             self.on_the_way += 1;
             return Wake::New;
@@ -112,7 +112,7 @@ impl PoolState {
 
     /// Workers that are neither idle nor released.
     fn counted(&self) -> usize {
-        self.alive - self.idle.len() - self.let_go
+        self.alive - self.idle.len() - self.released
     }
 
     /// Workers of a context that were not released.
@@ -127,30 +127,30 @@ impl PoolState {
     fn begins(&mut self, entry: &PoolEntry) -> (usize, usize) {
         self.begun = self.begun.wrapping_add(1);
         entry.active.store(self.active(entry) + 1, Ordering::Relaxed);
-        (self.round, entry.let_go.load(Ordering::Relaxed))
+        (self.round, entry.released.load(Ordering::Relaxed))
     }
 
     /// A worker's turn has ended.
     fn ends(&mut self, entry: &PoolEntry, begun: (usize, usize)) {
-        if begun == (self.round, entry.let_go.load(Ordering::Relaxed)) {
+        if begun == (self.round, entry.released.load(Ordering::Relaxed)) {
             entry.active.fetch_sub(1, Ordering::Relaxed);
         } else {
-            self.let_go -= 1;
+            self.released -= 1;
         }
     }
 
     /// No worker has come to a context for the longest time: releases its workers. Also releases
     /// those of all contexts, if there is the maximum number, and none has begun a turn.
-    fn let_go(&mut self, entry: &PoolEntry, now: u64) {
-        self.let_go += self.active(entry);
+    fn release(&mut self, entry: &PoolEntry, now: u64) {
+        self.released += self.active(entry);
         entry.active.store(0, Ordering::Relaxed);
-        entry.let_go.fetch_add(1, Ordering::Relaxed);
+        entry.released.fetch_add(1, Ordering::Relaxed);
         let (begun, since) = self.looked;
         if self.counted() < WORKERS_MAX {
             self.looked = (self.begun.wrapping_sub(1), now);
         } else if now.wrapping_sub(since) >= TICK.as_micros() as u64 * ticks_per_us() {
             if begun == self.begun {
-                self.let_go += self.counted();
+                self.released += self.counted();
                 self.round += 1;
             }
             self.looked = (self.begun, now);
@@ -268,9 +268,9 @@ impl WorkerPool {
 
     /// A context has called, and found that no worker has come for a tick: its workers are
     /// released.
-    pub(crate) fn let_go(&self, tenant: &dyn Tenant) {
+    pub(crate) fn release(&self, tenant: &dyn Tenant) {
         let now = sys::ticks();
-        lock(&self.state).let_go(tenant.entry(self.work), now);
+        lock(&self.state).release(tenant.entry(self.work), now);
     }
 
     /// The main loop of a worker.
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!((state.active(&first), state.counted()), (40, WORKERS_MAX));
         // A context's own limit, while others have room.
         let tick = TICK.as_micros() as u64 * ticks_per_us();
-        state.let_go(&first, tick);
+        state.release(&first, tick);
         assert_eq!((state.active(&first), state.counted()), (0, WORKERS_MAX - 40));
         // The places of its workers belong to another context now, whose workers wait, too.
         for _ in 0..40 {
@@ -430,14 +430,14 @@ mod tests {
         assert_eq!(state.counted(), WORKERS_MAX);
         // The workers of all contexts are released, but not if one begins a turn between two
         // checks.
-        state.let_go(&third, 2 * tick);
+        state.release(&third, 2 * tick);
         let ended = turns.pop().unwrap();
         state.ends(ended.0, ended.1);
         turns.push((&second, state.begins(&second)));
-        state.let_go(&third, 3 * tick);
-        state.let_go(&third, 3 * tick + 1);
+        state.release(&third, 3 * tick);
+        state.release(&third, 3 * tick + 1);
         assert_eq!(state.counted(), WORKERS_MAX, "a moment is not a tick");
-        state.let_go(&third, 4 * tick);
+        state.release(&third, 4 * tick);
         assert_eq!((state.active(&second), state.counted()), (0, 0));
         // Each worker comes back once.
         state.alive += 1;
@@ -446,6 +446,6 @@ mod tests {
         for (entry, begun) in turns {
             state.ends(entry, begun);
         }
-        assert_eq!((state.let_go, state.active(&first), state.active(&second)), (0, 0, 0));
+        assert_eq!((state.released, state.active(&first), state.active(&second)), (0, 0, 0));
     }
 }

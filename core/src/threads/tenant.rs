@@ -83,7 +83,7 @@ pub(crate) struct PoolEntry {
     /// The pool's round when `active` was last updated.
     pub(super) round: AtomicUsize,
     /// How often the context's own workers were released.
-    pub(super) let_go: AtomicUsize,
+    pub(super) released: AtomicUsize,
 }
 
 /// What a check of a context has found.

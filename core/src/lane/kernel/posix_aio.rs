@@ -146,7 +146,7 @@ struct AioState {
 /// thread of the C library, too. The C library's SIGEV_THREAD cannot be used: such a thread takes
 /// the program's signals.
 #[derive(Debug)]
-struct Teller {
+struct Notifier {
     state: Mutex<TellerState>,
     called: Condvar,
 }
@@ -158,12 +158,12 @@ struct TellerState {
     new: Vec<Arc<PosixAio>>,
 }
 
-static TELLER: Teller = Teller {
+static NOTIFIER: Notifier = Notifier {
     state: Mutex::new(TellerState { is_there: false, new: Vec::new() }),
     called: Condvar::new(),
 };
 
-impl Teller {
+impl Notifier {
     /// Has the thread watch a context. False: no thread can be made.
     fn call(&'static self, context: &Arc<PosixAio>) -> bool {
         let mut state = lock(&self.state);
@@ -212,7 +212,7 @@ impl List {
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
         let time = sys::timespec(TICK);
-        // SAFETY: blocks of contexts that the teller holds, in flight or done all the time.
+        // SAFETY: blocks of contexts that the notifier holds, in flight or done all the time.
         unsafe {
             (functions.suspend)(self.blocks.as_ptr(), self.len as c_int, &raw const time);
         }
@@ -323,8 +323,8 @@ impl PosixAio {
     }
 
     /// Has the notifier thread watch this context. False: no thread can be made.
-    fn call_teller(self: &Arc<Self>, state: &mut AioState) -> bool {
-        state.is_watched = state.is_watched || TELLER.call(self);
+    fn call_notifier(self: &Arc<Self>, state: &mut AioState) -> bool {
+        state.is_watched = state.is_watched || NOTIFIER.call(self);
         state.is_watched
     }
 
@@ -516,7 +516,7 @@ impl Backend for Arc<PosixAio> {
             }
             if tell || state.asleep {
                 // If there can be no thread, the watchdog finds the completion.
-                self.call_teller(&mut state);
+                self.call_notifier(&mut state);
             }
         }
         (requests.len(), 0)
@@ -556,7 +556,7 @@ impl Backend for Arc<PosixAio> {
         }
         let mut state = lock(&self.state);
         state.asleep = true;
-        let timeout = match self.call_teller(&mut state) {
+        let timeout = match self.call_notifier(&mut state) {
             true => timeout,
             false => Some(timeout.map_or(TICK, |time| time.min(TICK))),
         };
