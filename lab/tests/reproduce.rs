@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 /// The rows of one table: engine and pool.
-const ROADS: [(&str, Option<u64>); 9] = [
+const WAYS: [(&str, Option<u64>); 9] = [
     ("psync", None),
     ("posixaio", None),
     ("uringlet:posix_aio", Some(1)),
@@ -103,10 +103,10 @@ fn fd_pool_has_every_engine_in_every_table_beside_the_published_figures() {
     );
     assert_eq!(report["settings"]["depth"], 74);
     let cells = report["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 4 * ROADS.len());
+    assert_eq!(cells.len(), 4 * WAYS.len());
     for workload in ["randwrite", "write"] {
         for cache in ["off", "on"] {
-            for (engine, pool) in ROADS {
+            for (engine, pool) in WAYS {
                 let cell = cells.iter().find(|cell| {
                     (cell["workload"] == workload && cell["cache"] == cache)
                         && (cell["engine"] == engine && cell["pool"].as_u64() == pool)
@@ -209,12 +209,12 @@ fn lookup_has_every_structure_and_road_beside_the_published_figures() {
     }
     assert_eq!(report["jobs"].as_array().unwrap().len(), 2 * 5);
     for jobs in [1u64, 9] {
-        let roads = ["psync", "libaio", "uringlet, list", "uringlet, radix", "uringlet, table"];
-        for road in roads {
-            let cell = cell(&report["jobs"], &[("jobs", jobs.into()), ("road", road.into())]);
+        let ways = ["psync", "libaio", "uringlet, list", "uringlet, radix", "uringlet, table"];
+        for way in ways {
+            let cell = cell(&report["jobs"], &[("jobs", jobs.into()), ("road", way.into())]);
             is_measured_or_says_why(cell, "figures", &["elapsed_ms"]);
             assert!(cell["requests"].as_u64().unwrap() * jobs >= 512 * 256, "{cell}");
-            assert!(road == "libaio" || cell["not_measured"].is_null(), "{cell}");
+            assert!(way == "libaio" || cell["not_measured"].is_null(), "{cell}");
         }
     }
     assert_eq!(report["published"].as_array().unwrap().len(), 14);

@@ -42,23 +42,23 @@ pub struct Arguments {
 }
 
 /// One way to execute the requests, and its name in the publication.
-struct Road {
+struct PoolWay {
     engine: Engine,
     pool: Option<usize>,
     published: Option<&'static str>,
 }
 
 /// The ways in the order of the tables.
-const ROADS: [Road; 9] = [
-    Road { engine: Engine::Psync, pool: None, published: None },
-    Road { engine: Engine::Posixaio, pool: None, published: None },
-    Road { engine: Engine::OursPosixAio, pool: Some(1), published: Some("posix-aio") },
-    Road { engine: Engine::OursPosixAio, pool: Some(16), published: Some("posix-aio") },
-    Road { engine: Engine::OursPosixAio, pool: Some(64), published: Some("posix-aio") },
-    Road { engine: Engine::Libaio, pool: None, published: Some("linux-aio") },
-    Road { engine: Engine::IoUring, pool: None, published: None },
-    Road { engine: Engine::OursWorkers, pool: None, published: None },
-    Road { engine: Engine::OursAuto, pool: None, published: None },
+const WAYS: [PoolWay; 9] = [
+    PoolWay { engine: Engine::Psync, pool: None, published: None },
+    PoolWay { engine: Engine::Posixaio, pool: None, published: None },
+    PoolWay { engine: Engine::OursPosixAio, pool: Some(1), published: Some("posix-aio") },
+    PoolWay { engine: Engine::OursPosixAio, pool: Some(16), published: Some("posix-aio") },
+    PoolWay { engine: Engine::OursPosixAio, pool: Some(64), published: Some("posix-aio") },
+    PoolWay { engine: Engine::Libaio, pool: None, published: Some("linux-aio") },
+    PoolWay { engine: Engine::IoUring, pool: None, published: None },
+    PoolWay { engine: Engine::OursWorkers, pool: None, published: None },
+    PoolWay { engine: Engine::OursAuto, pool: None, published: None },
 ];
 
 /// One of the four tables.
@@ -132,10 +132,10 @@ struct Cell {
     published: Option<Values>,
 }
 
-keeps!(Cell, figures: Figure, |cell| format!("{} · {}", cell.table.label(), cell.road()));
+keeps!(Cell, figures: Figure, |cell| format!("{} · {}", cell.table.label(), cell.way()));
 
 impl Cell {
-    fn road(&self) -> String {
+    fn way(&self) -> String {
         match self.pool {
             Some(pool) => format!("{}, pool of {pool}", self.engine.name()),
             None => self.engine.name().to_owned(),
@@ -232,11 +232,11 @@ impl Experiment for Arguments {
 
 /// All combinations; impossible ones are marked with the reason.
 fn all_cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
-    let refusals = ROADS.map(|road| road.engine.probe(DEPTH, road.pool).err());
+    let refusals = WAYS.map(|way| way.engine.probe(DEPTH, way.pool).err());
     let mut cells = Vec::new();
     for table in TABLES {
         let excluded = exclusion(&table.load(scratch.size), scratch, storage);
-        for (Road { engine, pool, .. }, refusal) in ROADS.iter().zip(&refusals) {
+        for (PoolWay { engine, pool, .. }, refusal) in WAYS.iter().zip(&refusals) {
             cells.push(Cell {
                 table,
                 engine: *engine,
@@ -254,10 +254,10 @@ fn all_cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
 
 fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u64) {
     let bar = session::steps(steps);
-    let groups = [ROADS.len(); TABLES.len()];
+    let groups = [WAYS.len(); TABLES.len()];
     cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
         // One seed for a table and round: all engines get the same offsets.
-        let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
+        let seed = u64::from(round) << 8 | (index / WAYS.len()) as u64;
         let trial = Trial {
             engine: cell.engine,
             pool: cell.pool,
@@ -275,9 +275,9 @@ fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u6
 }
 
 fn corresponds(cell: &Cell, line: &FdPool) -> bool {
-    let road = ROADS.iter().find(|road| (road.engine, road.pool) == (cell.engine, cell.pool));
+    let way = WAYS.iter().find(|way| (way.engine, way.pool) == (cell.engine, cell.pool));
     (cell.table.workload, cell.table.cache) == (&*line.workload, &*line.cache)
-        && road.and_then(|road| road.published) == Some(&*line.path)
+        && way.and_then(|way| way.published) == Some(&*line.path)
         && cell.pool == line.pool
 }
 
@@ -349,7 +349,7 @@ impl Report {
             last.notes.push("In parentheses: published only.".into());
         }
         let missing = self.cells.iter().map(|cell| {
-            let name = format!("{}: {}", cell.table.label(), cell.road());
+            let name = format!("{}: {}", cell.table.label(), cell.way());
             (name, cell.not_measured.as_ref())
         });
         sections.push(Section::not_measured(&NotMeasured::by_reason(missing)));
@@ -372,14 +372,14 @@ impl Report {
     fn section(&self, table: Table) -> Section {
         let mine = || self.cells.iter().filter(|cell| cell.table == table);
         let baseline = mine().find(|cell| cell.is_baseline);
-        let name = baseline.map_or_else(String::new, Cell::road);
+        let name = baseline.map_or_else(String::new, Cell::way);
         let heads = ["MB/s", "submit µs", "complete ms", "ratio"];
         let heads = ["engine"].into_iter().chain(heads).chain(heads);
         let mut out =
             Lines::new("", heads, 1..9).grouped(&[("", 1), ("measured", 4), ("published", 4)]);
         for cell in mine() {
             let sides = [cell.measured, cell.published].into_iter().flat_map(texts);
-            out.row(std::iter::once(cell.road()).chain(sides));
+            out.row(std::iter::once(cell.way()).chain(sides));
         }
         for line in &self.published_only {
             if (&*line.workload, &*line.cache) != (table.workload, table.cache) {
@@ -414,12 +414,12 @@ impl Report {
             let ratio = |values: Option<Values>| values.and_then(|values| values.ratio);
             let mut bars = vec![Bar::one("measured", 0, ratio(cell.measured))];
             bars.extend(ratio(cell.published).map(|ratio| Bar::one("published", 1, Some(ratio))));
-            Group { label: cell.road(), bars }
+            Group { label: cell.way(), bars }
         });
         let one = |of: fn(&Values) -> Option<f64>| {
             let group = |cell: &Cell| {
                 let value = cell.measured.as_ref().and_then(of);
-                Group { label: cell.road(), bars: vec![Bar::one("", 0, value)] }
+                Group { label: cell.way(), bars: vec![Bar::one("", 0, value)] }
             };
             mine().map(group).collect::<Vec<_>>()
         };
@@ -433,7 +433,7 @@ impl Report {
                     cell.engine,
                     latencies.map(|latency| &latency.complete.percentiles),
                 );
-                Series { name: cell.road(), style, ..curve }
+                Series { name: cell.way(), style, ..curve }
             });
         vec![
             Plotted::bars(
@@ -482,17 +482,17 @@ mod tests {
     use super::*;
     use crate::bench::Distribution;
 
-    /// All cells of a machine on which the engine at `at` in [`ROADS`] executes `100 + at` requests
+    /// All cells of a machine on which the engine at `at` in [`WAYS`] executes `100 + at` requests
     /// a second.
     fn measured() -> Vec<Cell> {
         let mut cells = Vec::new();
         for table in TABLES {
-            for (at, road) in ROADS.iter().enumerate() {
+            for (at, way) in WAYS.iter().enumerate() {
                 cells.push(Cell {
                     table,
-                    engine: road.engine,
-                    pool: road.pool,
-                    is_baseline: table.baseline() == (road.engine, road.pool),
+                    engine: way.engine,
+                    pool: way.pool,
+                    is_baseline: table.baseline() == (way.engine, way.pool),
                     figures: vec![Figure {
                         requests: 1,
                         seconds: 1.0,

@@ -27,7 +27,7 @@ const WINDOW: u64 = 10 << 20;
 const BLOCK: u64 = 1 << 10;
 const DEPTH_MAX: usize = 4096;
 /// The compared engines, and their names in the publication.
-const ROADS: [(Engine, Option<&str>); 4] = [
+const WAYS: [(Engine, Option<&str>); 4] = [
     (Engine::IoUring, Some("io_uring-async-buffered")),
     (Engine::IoUringAsync, None),
     (Engine::OursWorkers, Some("uringlet")),
@@ -124,7 +124,7 @@ impl Cell {
     }
 
     fn published(&self, table: &[Uringlet]) -> Option<Values> {
-        let (_, mode) = ROADS.iter().find(|(engine, _)| *engine == self.engine)?;
+        let (_, mode) = WAYS.iter().find(|(engine, _)| *engine == self.engine)?;
         let line =
             table.iter().find(|line| line.iodepth == self.depth && Some(&*line.mode) == *mode)?;
         Some(Values {
@@ -203,7 +203,7 @@ fn all_cells(settings: &Settings, scratch: &Scratch, storage: &Storage) -> Vec<C
     let excluded = exclusion(&load(settings.window), scratch, storage);
     let mut cells = Vec::new();
     for &depth in &settings.depths {
-        cells.extend(ROADS.map(|(engine, _)| Cell {
+        cells.extend(WAYS.map(|(engine, _)| Cell {
             depth,
             engine,
             rates: Vec::new(),
@@ -218,10 +218,10 @@ fn all_cells(settings: &Settings, scratch: &Scratch, storage: &Storage) -> Vec<C
 
 fn measure(settings: &Settings, cells: &mut [Cell], scratch: &Scratch) {
     let bar = session::steps(cells.len() as u64 * u64::from(settings.rounds));
-    let groups = vec![ROADS.len(); settings.depths.len()];
+    let groups = vec![WAYS.len(); settings.depths.len()];
     cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
         // One seed for a depth and round: all engines get the same offsets.
-        let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
+        let seed = u64::from(round) << 8 | (index / WAYS.len()) as u64;
         let run = |timed| {
             let trial = Trial {
                 engine: cell.engine,
@@ -313,7 +313,7 @@ impl Report {
 
     fn figures(&self) -> Vec<Plotted> {
         let measured = || self.cells.iter().filter(|cell| cell.not_measured.is_none());
-        let rates = ROADS.iter().map(|(engine, _)| {
+        let rates = WAYS.iter().map(|(engine, _)| {
             let mine = measured().filter(|cell| cell.engine == *engine);
             plots::rates(*engine, mine.map(|cell| (cell.depth, &*cell.rates)))
         });
@@ -367,7 +367,7 @@ mod tests {
         };
         let mut cells = Vec::new();
         for depth in [1, 3] {
-            for (at, (engine, _)) in ROADS.into_iter().enumerate() {
+            for (at, (engine, _)) in WAYS.into_iter().enumerate() {
                 cells.push(Cell {
                     depth,
                     engine,

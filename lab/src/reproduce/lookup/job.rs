@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::structures::{Indexed, List, Lookup, Radix};
-use super::{Road, Structure, errno};
+use super::{JobWay, Structure, errno};
 use crate::bench::{Buffers, Libaio, Operation, Queue, Request, cpu_time};
 use fastrand::Rng;
 use serde::Serialize;
@@ -72,7 +72,7 @@ fn is_stamped(block: &[u8], thread: u64, number: u64) -> bool {
 /// One measurement.
 pub struct Job<'a> {
     /// The way that executes it.
-    pub road: Road,
+    pub way: JobWay,
     /// The number of threads, and of contexts.
     pub jobs: usize,
     /// Requests of each thread.
@@ -94,14 +94,14 @@ impl Job<'_> {
     /// # Errors
     /// The first error.
     pub fn run(&self, stop: &AtomicBool) -> Result<Figure, String> {
-        match self.road {
-            Road::Psync => self.run_threads((0..self.jobs).map(|_| Ok(Psync)), stop),
-            Road::Libaio => {
+        match self.way {
+            JobWay::Psync => self.run_threads((0..self.jobs).map(|_| Ok(Psync)), stop),
+            JobWay::Libaio => {
                 self.run_threads((0..self.jobs).map(|_| Libaio::new(1).map(Native)), stop)
             }
-            Road::Ours(Structure::List) => self.run_ours(List::new().map_err(errno)?, stop),
-            Road::Ours(Structure::Radix) => self.run_ours(Radix::new().map_err(errno)?, stop),
-            Road::Ours(Structure::Table) => self.run_ours(Indexed::new().map_err(errno)?, stop),
+            JobWay::Ours(Structure::List) => self.run_ours(List::new().map_err(errno)?, stop),
+            JobWay::Ours(Structure::Radix) => self.run_ours(Radix::new().map_err(errno)?, stop),
+            JobWay::Ours(Structure::Table) => self.run_ours(Indexed::new().map_err(errno)?, stop),
         }
     }
 

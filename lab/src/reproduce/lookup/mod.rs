@@ -101,13 +101,13 @@ impl Structure {
 
 /// The way that does the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Road {
+enum JobWay {
     Psync,
     Libaio,
     Ours(Structure),
 }
 
-impl Road {
+impl JobWay {
     const ALL: [Self; 5] = [
         Self::Psync,
         Self::Libaio,
@@ -127,7 +127,7 @@ impl Road {
     }
 }
 
-impl Serialize for Road {
+impl Serialize for JobWay {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
@@ -175,14 +175,14 @@ impl Settings {
 
     fn job_cells(&self) -> Vec<JobCell> {
         let cells = self.jobs.iter().flat_map(|&jobs| {
-            Road::ALL.map(|road| JobCell::new(jobs, road, job::requests(jobs, self.loops)))
+            JobWay::ALL.map(|way| JobCell::new(jobs, way, job::requests(jobs, self.loops)))
         });
         cells.collect()
     }
 
     fn takes(&self) -> Duration {
         let lookups = self.threads.len() * self.contexts.len() * Structure::ALL.len();
-        let jobs = (self.jobs.len() * Road::ALL.len()) as u32;
+        let jobs = (self.jobs.len() * JobWay::ALL.len()) as u32;
         let round = Duration::from_secs_f64(lookups as f64 * self.seconds)
             + job::estimate(self.loops) * jobs;
         round * self.rounds
@@ -244,10 +244,10 @@ fn measure(settings: &Settings, lookups: &mut [LookupCell], jobs: &mut [JobCell]
     if STOP.load(Ordering::Relaxed) {
         return bar.finish_and_clear();
     }
-    let groups = vec![Road::ALL.len(); jobs.len() / Road::ALL.len()];
+    let groups = vec![JobWay::ALL.len(); jobs.len() / JobWay::ALL.len()];
     cells::measure(jobs, &groups, rounds, &bar, |cell, round, _| {
-        let JobCell { road, jobs, requests, .. } = *cell;
-        Job { road, jobs, requests, seed: round.into(), files }.run(&STOP)
+        let JobCell { way, jobs, requests, .. } = *cell;
+        Job { way, jobs, requests, seed: round.into(), files }.run(&STOP)
     });
     bar.finish_and_clear();
 }

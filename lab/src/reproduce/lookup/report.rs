@@ -1,7 +1,7 @@
 //! The tables of the experiment, and its claims.
 
 use super::job::Figure as Job;
-use super::{Road, Settings, Setup, Structure};
+use super::{JobWay, Settings, Setup, Structure};
 use crate::bench::median;
 use crate::report::{
     Axis, Document, Figure, Header, NotMeasured, Point, Record, Scale, Section, Series, Table,
@@ -31,7 +31,7 @@ impl LookupCell {
 }
 
 keeps!(LookupCell, ns: f64, |cell| {
-    let structure = Road::Ours(cell.structure).name();
+    let structure = JobWay::Ours(cell.structure).name();
     format!("{structure}, {} contexts, {}", cell.contexts, report::threads(cell.threads))
 });
 
@@ -39,7 +39,8 @@ keeps!(LookupCell, ns: f64, |cell| {
 #[derive(Debug, Serialize)]
 pub struct JobCell {
     pub jobs: usize,
-    pub road: Road,
+    #[serde(rename = "road")]
+    pub way: JobWay,
     /// Requests of each thread.
     pub requests: u64,
     pub figures: Vec<Job>,
@@ -47,8 +48,8 @@ pub struct JobCell {
 }
 
 impl JobCell {
-    pub fn new(jobs: usize, road: Road, requests: u64) -> Self {
-        Self { jobs, road, requests, figures: Vec::new(), not_measured: None }
+    pub fn new(jobs: usize, way: JobWay, requests: u64) -> Self {
+        Self { jobs, way, requests, figures: Vec::new(), not_measured: None }
     }
 
     fn elapsed(&self) -> Vec<f64> {
@@ -57,7 +58,7 @@ impl JobCell {
 }
 
 keeps!(JobCell, figures: Job, |cell| {
-    format!("{}, {}", report::threads(cell.jobs), cell.road.name())
+    format!("{}, {}", report::threads(cell.jobs), cell.way.name())
 });
 
 /// All results.
@@ -79,8 +80,8 @@ fn ns(cells: &[LookupCell], threads: usize, contexts: usize, structure: Structur
     cell.map_or_else(Vec::new, |cell| cell.ns.clone())
 }
 
-fn elapsed(cells: &[JobCell], jobs: usize, road: Road) -> Vec<f64> {
-    let cell = cells.iter().find(|cell| (cell.jobs, cell.road) == (jobs, road));
+fn elapsed(cells: &[JobCell], jobs: usize, way: JobWay) -> Vec<f64> {
+    let cell = cells.iter().find(|cell| (cell.jobs, cell.way) == (jobs, way));
     cell.map_or_else(Vec::new, JobCell::elapsed)
 }
 
@@ -112,13 +113,13 @@ pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown
     }
     for group in jobs.chunk_by(|left, right| left.jobs == right.jobs) {
         let threads = group[0].jobs;
-        let of = |road| elapsed(jobs, threads, road);
+        let of = |way| elapsed(jobs, threads, way);
         if let Some((published, cores)) = ContextLookup::radix_to_list(threads, cpus) {
             let there = match cores {
                 Some(cores) => format!(" (published: {cores} cores)"),
                 None => String::new(),
             };
-            let ratio = Ratio::of(&of(Road::Ours(Radix)), &of(Road::Ours(List)));
+            let ratio = Ratio::of(&of(JobWay::Ours(Radix)), &of(JobWay::Ours(List)));
             all.push(Shown {
                 what: format!("job of {threads}: radix / list{there}"),
                 measured: ratio.map(|ratio| ratio.ratio),
@@ -129,7 +130,7 @@ pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown
         }
         all.push(Shown::goal(
             format!("job of {threads}: table / libaio"),
-            Ratio::of(&of(Road::Ours(Table)), &of(Road::Libaio)),
+            Ratio::of(&of(JobWay::Ours(Table)), &of(JobWay::Libaio)),
             Goal::AtMost(0.8),
         ));
     }
@@ -178,7 +179,7 @@ impl Report {
             record.rounds(ns, cell.not_measured.as_deref())
         });
         let jobs = self.jobs.iter().flat_map(|cell| {
-            let record = record("job").with("threads", cell.jobs).with("road", cell.road.name());
+            let record = record("job").with("threads", cell.jobs).with("road", cell.way.name());
             record.rounds(&cell.figures, cell.not_measured.as_deref())
         });
         lookups.chain(jobs).collect()
@@ -201,13 +202,13 @@ impl Report {
 
     fn job_plots(&self) -> [Figure; 2] {
         let series = |of: fn(&Job) -> f64| {
-            let one = |(road, style): (Road, usize)| {
-                let mine = self.jobs.iter().filter(move |cell| cell.road == road);
+            let one = |(way, style): (JobWay, usize)| {
+                let mine = self.jobs.iter().filter(move |cell| cell.way == way);
                 let point =
                     |cell: &JobCell| Point::of(cell.jobs, cell.figures.iter().map(of).collect());
-                Series::new(road.name(), style, mine.filter_map(point))
+                Series::new(way.name(), style, mine.filter_map(point))
             };
-            Road::ALL.into_iter().zip([0, 3, 1, 2, 4]).map(one).collect::<Vec<_>>()
+            JobWay::ALL.into_iter().zip([0, 3, 1, 2, 4]).map(one).collect::<Vec<_>>()
         };
         let x = || Axis::new("threads, each with a context", "number, log scale", Scale::Log);
         let about = "Less is better. Lines join the medians, small dots are rounds.";
@@ -239,17 +240,17 @@ impl Report {
         let heads = ["threads", "", "ms", "CPU µs", "to libaio", "rounds", "to list", "published"];
         let mut out = Table::new("", heads, 2..8);
         for cell in &self.jobs {
-            let of = |road| elapsed(&self.jobs, cell.jobs, road);
+            let of = |way| elapsed(&self.jobs, cell.jobs, way);
             let own = cell.elapsed();
             let cpu = cell.figures.iter().map(|figure| figure.cpu_us_per_request).collect();
-            let [to_libaio, spread] = ratio(Ratio::of(&own, &of(Road::Libaio)));
-            let ours = matches!(cell.road, Road::Ours(_));
-            let list = Ratio::of(&own, &of(Road::Ours(Structure::List))).filter(|_| ours);
+            let [to_libaio, spread] = ratio(Ratio::of(&own, &of(JobWay::Libaio)));
+            let ours = matches!(cell.way, JobWay::Ours(_));
+            let list = Ratio::of(&own, &of(JobWay::Ours(Structure::List))).filter(|_| ours);
             let published = ContextLookup::radix_to_list(cell.jobs, self.setup.machine.cpus)
-                .filter(|_| cell.road == Road::Ours(Structure::Radix));
+                .filter(|_| cell.way == JobWay::Ours(Structure::Radix));
             out.row([
                 cell.jobs.to_string(),
-                cell.road.name().to_owned(),
+                cell.way.name().to_owned(),
                 figure(median(own)),
                 figure(median(cpu)),
                 to_libaio,
@@ -278,9 +279,9 @@ mod tests {
         }
         let mut jobs = Vec::new();
         for count in [1, 8, 512] {
-            for (at, road) in Road::ALL.into_iter().enumerate() {
+            for (at, way) in JobWay::ALL.into_iter().enumerate() {
                 let figure = Job { elapsed_ms: at as f64 + 1.0, cpu_us_per_request: 1.0 };
-                jobs.push(JobCell { figures: vec![figure], ..JobCell::new(count, road, 1) });
+                jobs.push(JobCell { figures: vec![figure], ..JobCell::new(count, way, 1) });
             }
         }
         (lookups, jobs)
