@@ -194,7 +194,8 @@ pub(crate) fn poll_may_wait(fd: RawFd) -> bool {
     known(fd).is_ok_and(Facts::seems_to_have_a_server) && !is_of_kernel(fd)
 }
 
-/// Is it a file of proc(5), sysfs(5) or cgroups(7)? Such files report events, and have no server.
+/// Is the descriptor a file of proc(5), sysfs(5) or cgroups(7)? Such files report events, and have
+/// no server.
 #[cold]
 fn is_of_kernel(fd: RawFd) -> bool {
     static DEVICES: OnceLock<Vec<u64>> = OnceLock::new();

@@ -124,7 +124,7 @@ pub fn cpu_ticks(stat: &str) -> impl Iterator<Item = (&str, Ticks)> {
     })
 }
 
-/// The differences between two looks.
+/// The differences between two samples of the machine.
 pub fn ticks_between(before: &Ticks, after: &Ticks) -> Ticks {
     std::array::from_fn(|at| after[at].saturating_sub(before[at]))
 }

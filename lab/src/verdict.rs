@@ -50,11 +50,12 @@ pub enum Class {
 /// Whether more or less is better, and the word for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sense {
-    /// A rate.
+    /// The larger value is better: a rate.
     More,
-    /// A time.
+    /// The smaller value is better: a time.
     Less,
-    /// A cost, such as CPU time.
+    /// The smaller value is better, and a change is called cheaper or dearer: a cost, such as CPU
+    /// time.
     Cheaper,
 }
 

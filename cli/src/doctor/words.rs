@@ -16,7 +16,7 @@ pub struct Served {
     pub by: String,
     /// The cost beside the best machine.
     pub costs: &'static str,
-    /// Is this the best known?
+    /// Is this the best way that is known?
     pub is_best: bool,
 }
 

@@ -37,19 +37,19 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "pid")]
     all: bool,
 
-    /// Time between two looks: 500ms, 1s, 2m
+    /// Time between two snapshots: 500ms, 1s, 2m
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = observe::interval)]
     interval: Duration,
 
-    /// Write one look as lines, no terminal needed
+    /// Write one snapshot as lines, no terminal needed
     #[arg(long, conflicts_with = "batch")]
     once: bool,
 
-    /// Write this many looks as lines
+    /// Write this many snapshots as lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch: Option<u64>,
 
-    /// Write each look as an object in a line to this file (- for standard output); without --once
+    /// Write each snapshot as an object in a line to this file (- for standard output); without --once
     /// or --batch until it is interrupted
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,

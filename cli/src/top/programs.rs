@@ -1,4 +1,4 @@
-//! The programs and their contexts, and their counts since the last look.
+//! The programs and their contexts, and their counts since the last snapshot.
 
 use super::find::{Finder, Found, Key};
 use crate::observe::figures::{self, Figures};
@@ -40,7 +40,7 @@ pub struct Context {
     pub interval: Figures,
 }
 
-/// The counts of a program at the last look.
+/// The counts of a program at the last snapshot.
 struct Before {
     /// The region stays mapped while its key is remembered, so that no other region gets the same
     /// key.
@@ -68,7 +68,7 @@ impl Programs {
         &mut self.finder
     }
 
-    /// The current programs, in no order. For a program that was not there at the last look, rates
+    /// The current programs, in no order. For a program that was not there at the last snapshot, rates
     /// are 0.
     ///
     /// # Errors

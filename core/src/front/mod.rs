@@ -64,7 +64,7 @@ impl Hints {
         self.0.seems_open_for(write)
     }
 
-    /// Was it a socket?
+    /// Was the descriptor a socket when it was last asked about?
     pub fn seems_socket(self) -> bool {
         self.0.seems_socket()
     }

@@ -36,7 +36,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Does it work?
+    /// Do such requests work?
     pub fn works(&self) -> bool {
         matches!(self, Self::Works)
     }

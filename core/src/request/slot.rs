@@ -140,7 +140,7 @@ impl Slot {
         self.order.load(Ordering::Relaxed) >> DIRECTION_BITS
     }
 
-    /// Is it a read? A hint for threads that do not hold the slot.
+    /// Is the request a read? A hint for threads that do not hold the slot.
     #[inline]
     pub(crate) fn is_read(&self) -> bool {
         self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Read as u64

@@ -204,7 +204,7 @@ impl Facts {
         self.0 & NONBLOCK != 0
     }
 
-    /// Was it a socket?
+    /// Was the descriptor a socket when it was last asked about?
     pub(crate) fn seems_socket(self) -> bool {
         self.0 & SOCKET != 0
     }

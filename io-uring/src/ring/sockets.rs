@@ -35,7 +35,7 @@ impl Locked<'_> {
         None
     }
 
-    /// Is this a read or write of a socket? Then it is made a call on that.
+    /// Is this a read or write of a socket? Then it becomes a call on the socket.
     pub(super) fn is_transfer_on_socket(&mut self, at: u32, sqe: &Sqe) -> bool {
         let is_send = match sqe.opcode {
             op::READ | op::READV => false,

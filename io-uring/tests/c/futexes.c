@@ -87,7 +87,7 @@ static void woken(void)
     futex(WAKE, words, 1, 2, SIZE_32 | PRIVATE, 2);
     io_uring_submit(&ring);
     sorted(&ring, "by a mask", 2);
-    /* One that is shared has another key. */
+    /* A shared futex has another key. */
     futex(WAIT, words, 0, ALL, SIZE_32, 1);
     io_uring_submit(&ring);
     futex(WAKE, words, 1, ALL, SIZE_32 | PRIVATE, 2);

@@ -25,7 +25,7 @@ pub struct Look {
     waited: Option<u64>,
 }
 
-/// The changes between two looks, as shares of the time of the CPUs that this process may use.
+/// The changes between two samples, as shares of the time of the CPUs that this process may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Outside {
     /// Other processes and kernel threads.

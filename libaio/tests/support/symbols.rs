@@ -73,7 +73,7 @@ pub const INTERPOSED: &[&str] = &[
     "epoll_pwait2",
 ];
 
-/// Is it one of these, or a drop-in's `own`?
+/// Is the symbol one of [`INTERPOSED`], or the drop-in's `own`?
 pub fn is_interposed(name: &str, own: &str) -> bool {
     name.strip_suffix("@Base").is_some_and(|name| name == own || INTERPOSED.contains(&name))
 }

@@ -9,7 +9,7 @@ use io_uring::{opcode, squeue, types};
 use std::io::Error;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// A ring.
+/// A ring of the kernel, used directly.
 pub struct IoUring {
     ring: io_uring::IoUring,
     in_flight: usize,

@@ -294,7 +294,7 @@ impl Image {
     /// Mounts a part of `file` as a file over the empty file `at`.
     ///
     /// # Errors
-    /// A text.
+    /// A text that says which step failed, and why.
     pub fn mount(at: &Path, file: &File, part: Part, builder: &Builder) -> Result<Self, String> {
         let opened = File::options().read(true).write(true).open("/dev/fuse");
         let channel = opened.map_err(|error| format!("/dev/fuse: {error}"))?;

@@ -45,7 +45,7 @@ impl Mount {
     /// mount(2). `flags` are those of the later unmount.
     ///
     /// # Errors
-    /// A text.
+    /// A text that says which step failed, and why.
     pub fn new(
         source: &str,
         at: &Path,
@@ -85,7 +85,7 @@ impl Loop {
     /// Makes a device on an image.
     ///
     /// # Errors
-    /// A text.
+    /// A text that says which step failed, and why.
     pub fn attach(image: &Path) -> Result<Self, String> {
         let open = |path: &Path| {
             let opened = File::options().read(true).write(true).open(path);

@@ -80,7 +80,7 @@ pub struct Stage {
 
 impl Stage {
     /// # Errors
-    /// A text.
+    /// A text that says which step failed, and why.
     pub fn new(
         folder: &Path,
         number: usize,
@@ -100,7 +100,7 @@ impl Stage {
     /// Mounts the file system of mkfs, or mounts it again, with nothing of it in memory.
     ///
     /// # Errors
-    /// A text.
+    /// A text that says which step failed, and why.
     pub fn mount(&mut self) -> Result<(), String> {
         drop(self.mount.take());
         let device = self.device.path.to_string_lossy();
@@ -187,7 +187,7 @@ fn end_group(child: &mut Child) {
 /// A file in memory with this content.
 ///
 /// # Errors
-/// A text.
+/// A text that says which step failed, and why.
 pub fn in_memory(content: &[u8]) -> Result<File, String> {
     let file = rustix::fs::memfd_create("uringlet", MemfdFlags::CLOEXEC).map(File::from);
     let filled = file.map_err(Error::from);
