@@ -45,7 +45,7 @@ fi
 mkdir -p -- "$folder"
 folder="$(cd -- "$folder" && pwd)"
 
-# Tests outside of tier 1, each with its reason: such a test may fail, but must not hang or crash.
+# Tests outside of tier 1, each with its reason: they may fail, but must not hang or crash.
 excepted() {
     case "$1" in
     defer-taskrun) echo "the thread for polls sets the flag a moment later" ;;

@@ -164,7 +164,7 @@ if [[ -z "$installed" ]]; then
         --root "$packages/installed")
     installed="$packages/installed/bin/uringlet"
 fi
-# The one that README names: ci/python.sh --native makes another.
+# The wheel that README names: ci/python.sh --native makes another one.
 wheel="$target/python/wheels/$(grep -o "uringlet-$version-[^ ]*\.whl" "$root/README.md")"
 left_out() {
     row "$1" "$2" skipped
@@ -205,7 +205,7 @@ in_debian() {
         base="$packages/debian-$release-rpm"
         make_base "$suite" "$base" fio,rpm
         files=("${rpms[@]}")
-        # On Fedora they are of other packages, and stay.
+        # On Fedora these files belong to other packages, and stay.
         fedoras="lib64/pkgconfig share/licenses share/fish/vendor_completions.d"
         fedoras+=" share/zsh/site-functions"
         try rpm "rpm -i --nodeps /packages/*.rpm" \

@@ -369,7 +369,7 @@ const FOREIGN: [(&str, &str); 5] = [
     ("Those that", "the noun itself"),
 ];
 
-/// The places of such phrases in a text, also across line ends.
+/// The places of refused phrases in a text, also across line ends.
 fn foreign(text: &str) -> Vec<(usize, &'static str)> {
     let (mut joined, mut starts) = (String::new(), Vec::new());
     for line in text.lines() {

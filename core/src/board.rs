@@ -116,8 +116,8 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     /// A request that the poller had passed on to a worker has ended, or was withdrawn.
     fn passed_on_ended(&self, number: u32);
 
-    /// Collects what the kernel has completed. False: the poller need not call again before it is
-    /// told to.
+    /// Collects the kernel's completions. False: the poller need not call again before it is
+    /// signalled.
     fn collect(&self) -> bool;
 
     /// The kernel's interface has nothing in flight: shall the poller keep watching it?

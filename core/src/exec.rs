@@ -13,7 +13,7 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// The kind of an operation. Refuses everything that io_uring refuses with `-EINVAL`.
 #[inline]
 pub(crate) fn kind(sqe: &Sqe) -> Kind {
-    // All of these are 0 in a usual request: one comparison tests them together.
+    // All these fields are 0 in a usual request: one comparison tests them together.
     let unused = u64::from(sqe.flags) | sqe.addr3 | sqe.pad;
     let unregistered = sqe.buf_index | sqe.personality;
     if unused | u64::from(unregistered) | u64::from(sqe.file_index as u32) != 0 {

@@ -77,7 +77,7 @@ pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usiz
     })
 }
 
-/// May the calling thread make such a call on this ring now?
+/// May the calling thread enter this ring now, with these flags?
 fn check(core: &Core, count: u32, flags: u32) -> Result<(), i32> {
     if flags & !enter::KNOWN != 0 {
         return Err(-libc::EINVAL);

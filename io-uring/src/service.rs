@@ -33,7 +33,7 @@ pub(crate) struct Service {
     takes: Mutex<()>,
     /// As [`Groups::live`], for threads that only ask whether there are any.
     live: AtomicUsize,
-    /// Events were taken, and rings are still to be told.
+    /// Events were taken, and rings have not been notified yet.
     tells: AtomicBool,
     seat: Seat,
     /// As [`Groups::made`] and [`Groups::ring`], for threads that want the seat.
@@ -138,7 +138,7 @@ pub(crate) fn look(fd: i32) {
 }
 
 /// A transfer on this descriptor has succeeded, so these events were true. An event that came after
-/// [`look`] can no longer be found: one-shot polls are told of it.
+/// [`look`] can no longer be found: one-shot polls get it from here.
 pub(crate) fn went_through(fd: i32, events: u32) {
     let Some((service, state)) = busy_and_free() else { return };
     let group = state.open.get(&fd).and_then(|token| state.groups.get(token));
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A ring that forwards what it is told.
+    /// A ring that forwards the events that it gets.
     #[derive(Debug)]
     struct Told(Mutex<Sender<(u64, u32)>>);
 

@@ -258,7 +258,8 @@ impl Socket {
         self.done.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes the call without waiting. Polls of the socket are told of the data that it takes.
+    /// Makes the call without waiting. Polls of the socket get the events of data that the call
+    /// takes.
     pub(crate) fn try_now(&self, fd: i32) -> Tried {
         const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
         const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;

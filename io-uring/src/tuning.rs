@@ -40,7 +40,7 @@ pub(crate) const SMALL_VECTOR: i32 = 64 << 10;
 
 /// After this many results of a multishot request, other requests are tried.
 pub(crate) const SHOTS_IN_A_ROW: u32 = 32;
-/// This many calls on sockets are made before their results are told.
+/// This many calls on sockets are made before their results are posted.
 pub(crate) const TRIES_AT_ONCE: usize = 32;
 /// After this many tries in vain, a ready socket is tried only at a new event.
 pub(crate) const VAIN_TRIES: u32 = 8;

@@ -154,8 +154,8 @@ pub fn class(interval: Option<&Interval>, sense: Sense) -> Class {
     interval.map_or(Class::Unknown, |interval| interval.class(sense))
 }
 
-/// The best of these by their medians, and those that it beats by more than [`MARGIN`], by the
-/// interval over paired rounds. None without sides.
+/// The best side by the medians, and the sides that it beats by more than [`MARGIN`], by the
+/// interval over paired rounds. `None` without sides.
 pub fn beaten(sides: &[&[f64]]) -> Option<(usize, Vec<usize>)> {
     let middle = |side: &[f64]| median(side.to_vec()).unwrap_or(0.0);
     let best = (0..sides.len()).max_by(|&a, &b| middle(sides[a]).total_cmp(&middle(sides[b])))?;

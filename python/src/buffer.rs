@@ -143,7 +143,7 @@ impl Hold {
         self
     }
 
-    /// Sets the loop that is told when a thread of the engine has dropped it.
+    /// Sets the loop that is woken when a thread of the engine has dropped the buffer.
     pub(crate) fn at(mut self, home: &Home) -> Self {
         self.home = Some(Home::clone(home));
         self

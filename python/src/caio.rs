@@ -452,7 +452,7 @@ impl Context {
         self.counter.as_raw_fd()
     }
 
-    /// Begins operations. One that was submitted before is left out. Returns the number of
+    /// Begins operations. Operations that were submitted before are left out. Returns the number of
     /// operations that have begun.
     ///
     /// ``TypeError``: one of them is no operation; none has begun then. ``OverflowError``:
@@ -478,7 +478,7 @@ impl Context {
         Ok(begun)
     }
 
-    /// Asks to cancel operations. One that had not begun ends with ``ECANCELED``; others go on.
+    /// Asks to cancel operations. Those that had not begun end with ``ECANCELED``; others go on.
     /// Returns 0.
     #[pyo3(signature = (*aio_operations))]
     fn cancel(slf: &Bound<'_, Self>, aio_operations: &Bound<'_, PyTuple>) -> PyResult<usize> {

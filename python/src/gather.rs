@@ -75,7 +75,7 @@ impl Steps for Together {
         self.waiting().for_each(|job| job.wait_at(place));
     }
 
-    /// Polls all of them. Ready: the values, or the first exception.
+    /// Polls all requests. Ready: the values, or the first exception.
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
         let task = context.waker();
         let waiting = self.waiting().count();

@@ -580,7 +580,7 @@ def test_a_read_of_more_than_the_engine_has_at_a_time_waits_for_nobody(tmp_path,
         async with await uringlet.File.aopen(large) as file:
             with mmap.mmap(-1, 100 << 20) as buffer:
                 assert await file.aread_into(buffer, 0) == 100 << 20
-                # Nor does one that was given up hold up what comes behind it.
+                # A given-up read does not delay the reads behind it either.
                 given_up = await in_flight(file.aread_into(buffer, 0))
                 given_up.cancel()
                 async with await uringlet.File.aopen(path) as other:

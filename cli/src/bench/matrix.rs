@@ -336,7 +336,8 @@ impl Line {
         format!("{depth} in flight{submit}")
     }
 
-    /// Is this a point in a curve of such requests? A single request is a point in each curve.
+    /// Is this a point in a curve of requests that are handed over like `submit`? A single request
+    /// is a point in each curve.
     pub fn shows(&self, submit: Manner) -> bool {
         let alone = self.depth == 1 && self.submit == Manner::OneInACall;
         self.submit == submit || alone && submit == Manner::AllInACall

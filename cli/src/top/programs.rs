@@ -68,8 +68,8 @@ impl Programs {
         &mut self.finder
     }
 
-    /// The current programs, in no order. For a program that was not there at the last snapshot, rates
-    /// are 0.
+    /// The current programs, in no order. For a program that was not there at the last snapshot,
+    /// rates are 0.
     ///
     /// # Errors
     /// /proc cannot be read.

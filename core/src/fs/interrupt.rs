@@ -1,8 +1,8 @@
 //! Ends a call in which a worker sleeps, for example the open of a FIFO whose operation was
 //! cancelled.
 //!
-//! A signal without effect ends such a call with `EINTR`. A signal that comes just before the call
-//! has no effect. So a kernel timer repeats it until the worker has left the call and deletes the
+//! A signal without effect ends the call with `EINTR`. A signal that comes just before the call has
+//! no effect. So a kernel timer repeats it until the worker has left the call and deletes the
 //! timer.
 //!
 //! | state    | meaning                   | left by                      |

@@ -91,7 +91,8 @@ impl SyncLane {
         each_linked(board, newest, |slot| f(unsafe { board.popped(slot) }));
     }
 
-    /// Starts each request of such a list, and calls `f` with it. Cancelled requests are left out.
+    /// Starts each request of a linked list, and calls `f` with it. Cancelled requests are left
+    /// out.
     fn each_started<'a>(board: &'a Board, newest: u32, mut f: impl FnMut(Started<'a>)) {
         Self::each_queued(board, newest, |queued| {
             if let Some(request) = board.start(queued) {

@@ -36,7 +36,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Do such requests work?
+    /// Do requests of this kind work here?
     pub fn works(&self) -> bool {
         matches!(self, Self::Works)
     }

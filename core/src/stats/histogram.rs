@@ -76,11 +76,11 @@ impl fmt::Debug for Distribution {
 pub struct Latency {
     /// The number of durations.
     pub count: u64,
-    /// Half of them took at most this long.
+    /// Half of the requests took at most this long.
     pub p50_ns: u64,
-    /// 99% of them took at most this long.
+    /// 99% of the requests took at most this long.
     pub p99_ns: u64,
-    /// 99.9% of them took at most this long.
+    /// 99.9% of the requests took at most this long.
     pub p999_ns: u64,
     /// The longest duration.
     pub max_ns: u64,

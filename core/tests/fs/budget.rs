@@ -174,7 +174,7 @@ fn a_loop_over_the_results_of_a_batch_lets_others_run() {
             Poll::Ready(None) => break,
             Poll::Pending => at_once = 0,
         }
-        // The one that was waited for does not count in the budget: others have run before it.
+        // The future that was waited for does not count in the budget: others have run before it.
         assert!(at_once <= 1 + 128, "never lets others run");
     }
 }

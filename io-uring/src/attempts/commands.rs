@@ -13,7 +13,7 @@ pub(crate) enum Command {
     /// Reads an option: its value's address, and the length or room of the value.
     GetOption([i32; 2], u64, u32),
     SetOption([i32; 2], u64, u32),
-    /// None that is served.
+    /// A command that is not served.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! Waits that no event of a descriptor tells of. A thread of its own has each.
+//! Waits whose end no event of a descriptor reports. Each has a thread of its own.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! What a ring does without its lock: hands requests to the engine, and takes their ends from it;
-//! tries reads and writes; runs tasks; is told of timers and polls.
+//! What a ring does without its lock: it hands requests to the engine, and takes their results; it
+//! tries reads and writes; it runs tasks, and handles timers and polls.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -379,7 +379,7 @@ impl Core {
                 stage
             });
             if let Some(sleeper) = sleeper {
-                // As the kernel answers where such a wait was cancelled: how many there were.
+                // The kernel returns the same when such a wait was cancelled: the number of waits.
                 return if sleeper.cancel() { 1 } else { -libc::ENOENT };
             }
             match stage {

@@ -125,9 +125,9 @@ impl Locked<'_> {
         self.hand_over(at, sqe)
     }
 
-    /// Has a call made on this thread, which has to be the one that submitted it. In another
-    /// thread, which has other rights, the answer is `-EACCES`. That happens if it continues a
-    /// chain.
+    /// Makes a call on this thread, which has to be the one that submitted the request. In another
+    /// thread, which has other rights, the answer is `-EACCES`. That happens if the thread
+    /// continues a chain.
     fn call_here(&mut self, at: u32) -> Option<i32> {
         let key = self.key(at);
         let request = self.request(at);

@@ -91,10 +91,10 @@ impl Locked<'_> {
         if self.core().registry.has(fd) {
             POLLS_RINGS.store(true, Ordering::Relaxed);
             self.core().registry.is_polled(fd);
-            // It may be this very ring.
+            // The polled file may be this very ring.
             self.settle();
         }
-        // One that tells many times is told by the epoll of what is there by now, too.
+        // For a multishot poll, the epoll also reports events that are there already.
         let now = if watch.multi { 0 } else { sys::poll_now(fd, events) };
         if now != 0 {
             return Some(now);

@@ -101,7 +101,7 @@ pub(crate) struct State {
     pub(crate) workers: [u32; 2],
     /// `IORING_REGISTER_NAPI`.
     pub(crate) network_polling: [u32; 4],
-    /// Completions were posted that no event of the engine's tells of.
+    /// Completions were posted that no event of the engine reports.
     pub(super) to_wake: bool,
     pub(super) sharing: Sharing,
 }

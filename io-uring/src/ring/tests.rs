@@ -422,7 +422,7 @@ impl Model {
                     |locked: &mut Locked<'_>| format!("{:?}", locked.live().collect::<Vec<_>>());
                 panic!("requests that nothing ends: {}", self.with(left));
             }
-            // Another test's thread may have an event of a poll, and not have told of it yet.
+            // Another test's thread may have an event of a poll, and not have reported it yet.
             std::thread::yield_now();
             self.take_over(u64::MAX);
             while !self.engine.is_empty() {

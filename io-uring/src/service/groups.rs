@@ -64,7 +64,7 @@ impl Group {
         self.armed | if self.multi { libc::EPOLLET as u32 } else { libc::EPOLLONESHOT as u32 }
     }
 
-    /// Removes the members that are to be told of these events. A multishot one stays.
+    /// Removes the members that these events are for. A multishot stays.
     fn take_ready(&mut self, seen: u32, found: &mut Found) {
         if self.multi {
             self.members.iter().for_each(|(&(_, key), one)| found.add(&one.watcher, key, seen));
@@ -77,7 +77,7 @@ impl Group {
     }
 }
 
-/// Events, by the ring that is to be told.
+/// Events, by the ring that gets them.
 #[derive(Debug, Default)]
 pub(super) struct Found(pub(super) Vec<(Arc<dyn Watcher>, Events)>);
 
@@ -220,7 +220,7 @@ impl Groups {
     pub(super) fn is_empty_now(&mut self, token: u64) {
         self.live -= 1;
         let Some(group) = self.groups.get_mut(&token) else { return };
-        // The number may name another file when it is polled again: the epoll is told.
+        // The number may name another file when it is polled again: the registration ends here.
         group.armed = 0;
         if group.multi || group.copy.is_some() {
             let (fd, number) = (group.fd, group.number);

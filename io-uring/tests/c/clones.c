@@ -88,7 +88,7 @@ static void clones(void)
     printf("in one ring: %ld\n", do_(&from, CLONE, &own, 1));
     printf("no argument: %ld\n", do_(&to, CLONE, NULL, 1));
     printf("two: %ld\n", do_(&to, CLONE, &own, 2));
-    /* They stay when the first ring has them no more. */
+    /* The buffers stay when the first ring has them no more. */
     clone_("last", (struct clone_buffers){ 0 });
     io_uring_queue_exit(&from);
     slots();
@@ -123,7 +123,7 @@ static void hints(void)
 int main(void)
 {
     MUST(io_uring_queue_init(8, &from, 0) == 0 && io_uring_queue_init(8, &to, 0) == 0);
-    /* They came before. */
+    /* The buffers came before. */
     needs(&to, READV_FIXED);
     file = scratch();
     MUST(write(file, "text", 4) == 4);

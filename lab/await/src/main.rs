@@ -50,7 +50,7 @@ struct Arguments {
     /// Where the figures go as JSON, with every round.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Where they go as a page.
+    /// The file for the figures as a page.
     #[arg(long)]
     html: Option<PathBuf>,
     /// Measures one cell in this process, as ROW:COLUMN:DEPTH.

@@ -13,7 +13,7 @@ use strum::IntoStaticStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Manner {
-    /// All that there are room for in one call, as fio with --iodepth_batch
+    /// As many as there is room for in one call, as fio with --iodepth_batch
     #[strum(serialize = "all in a call")]
     AllInACall,
     /// A call for each request, as most programs

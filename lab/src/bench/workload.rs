@@ -117,7 +117,7 @@ pub struct Load {
     pub direct: bool,
     /// The order of the offsets.
     pub order: Order,
-    /// The bytes from the beginning of the file that they use.
+    /// The bytes from the beginning of the file that the requests use.
     pub window: u64,
     /// Bytes per request.
     pub block: u64,

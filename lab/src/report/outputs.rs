@@ -48,7 +48,7 @@ pub struct Files {
 }
 
 impl Outputs {
-    /// Does one of them replace the text on standard output?
+    /// Does one of the outputs replace the text on standard output?
     pub fn replace_text(&self) -> bool {
         [&self.json, &self.html, &self.csv].into_iter().flatten().any(|path| path == Path::new("-"))
     }

@@ -18,7 +18,7 @@ pub enum Scale {
     Percentile,
 }
 
-/// The percentiles that such an axis labels.
+/// The percentiles that an axis of percentiles labels.
 const NAMED_PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
 
 impl Axis {

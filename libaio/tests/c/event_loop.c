@@ -299,7 +299,7 @@ static void several(void)
 static struct loop shared;
 static long taken;
 
-/* Waits, and takes events; submits another request for each, if it is told to. */
+/* Waits, and takes events; submits another request for each, if `submits` is set. */
 static void *works(void *submits)
 {
     for (;;) {

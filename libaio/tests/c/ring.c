@@ -1,4 +1,4 @@
-/* The ring of an io_context_t, reaped by hand: as fio does it, and as QEMU does it. */
+/* A program reaps the ring of an io_context_t itself, as fio and QEMU do. */
 #include "common.h"
 
 #define DEPTH 16
@@ -131,7 +131,7 @@ int main(void)
     like_fio(ctx, fd, "fio's way, buffered");
     if (direct >= 0)
         like_fio(ctx, direct, "fio's way, direct");
-    /* The library sees which events were taken by hand. */
+    /* The library sees which events the program has taken itself. */
     struct io_event events[DEPTH];
     struct timespec zero = {0, 0};
     answer("io_getevents afterwards", io_getevents(ctx, 0, DEPTH, events, &zero));

@@ -87,7 +87,7 @@ struct io_event {
 
 typedef void (*io_callback_t)(io_context_t ctx, struct iocb *iocb, long res, long res2);
 
-/* All of these give a negative errno where they fail, and leave errno as it is. */
+/* All these functions return a negative errno if they fail, and leave errno as it is. */
 int io_setup(int maxevents, io_context_t *ctxp);
 int io_destroy(io_context_t ctx);
 int io_submit(io_context_t ctx, long nr, struct iocb *ios[]);

@@ -477,8 +477,8 @@ impl KernelLane {
         Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
-    /// Shall the poller keep watching? Only if it is `needed`. Otherwise the poller is told again
-    /// later.
+    /// Shall the poller keep watching? Only if it is `needed`. Otherwise the poller is signalled
+    /// again later.
     pub(crate) fn stays_watched(&self, needed: impl FnOnce() -> bool) -> bool {
         self.told.store(false, Ordering::SeqCst);
         // Either this thread sees that it is needed, or the thread that needs it sees the flag.
@@ -568,8 +568,8 @@ impl KernelLane {
         }
     }
 
-    /// As [`KernelLane::harvest`], by a thread that was told of completions, and is not told again.
-    /// If another thread has the right to collect, that thread signals them once more.
+    /// As [`KernelLane::harvest`], by a thread that was signalled once for completions. If another
+    /// thread has the right to collect, that thread signals this thread once more.
     pub(crate) fn harvest_when_told(
         &self,
         board: &Board,

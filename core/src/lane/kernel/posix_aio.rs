@@ -207,8 +207,8 @@ struct List {
 }
 
 impl List {
-    /// Sleeps until one of them is done, at most [`TICK`], because other requests may be done
-    /// before these.
+    /// Sleeps until one of these requests is done, at most [`TICK`], because other requests may be
+    /// done before.
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
         let time = sys::timespec(TICK);

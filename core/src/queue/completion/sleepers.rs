@@ -286,7 +286,7 @@ impl Completions {
         let due = !sleepers.asleep.is_empty() && due(&sleepers);
         let mut woken = Woken::default();
         if due {
-            // All of them check again, and register again what they need.
+            // All sleepers check again, and register again what they need.
             sleepers.need = u32::MAX;
             sleepers.asleep.iter().for_each(|one| woken.add(self, one));
         }

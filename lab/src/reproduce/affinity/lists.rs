@@ -26,7 +26,7 @@ pub struct ListCost {
     pub mutex_per_item_ns: f64,
 }
 
-/// A completion on such a list: owner, number, and result.
+/// A completion on a list: owner, number, and result.
 type Item = [u64; 3];
 
 /// Has this many threads add batches of 32 for `each` in each of the three ways, while one thread

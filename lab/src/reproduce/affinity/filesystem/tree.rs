@@ -20,7 +20,7 @@ impl Shape {
 
 const FOLDERS: usize = 8;
 const FUNCTIONS: usize = 24;
-/// The size of such a file.
+/// The size of each file that is no source.
 const OTHER: usize = 16 << 10;
 
 const MAKEFILE: &str = "\
