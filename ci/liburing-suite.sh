@@ -58,6 +58,7 @@ excepted() {
     io-cancel | single-issuer | sqpoll-cancel-hang)
         echo "rings of other processes"
         ;;
+    pollfree) echo "starts processes, of which each sets up an engine: more CPU time" ;;
     sqpoll-sleep) echo "times the flag of a poller that is not there" ;;
     nolibc) echo "makes its calls by instructions of its own: left to the kernel" ;;
     send-zerocopy | bind-listen | d77a67ed5f27 | empty-eownerdead) echo "needs what is refused" ;;

@@ -8,7 +8,7 @@ use uringlet::front::Alongside;
 use uringlet::{Sqe, front};
 
 use super::state::{Core, Locked};
-use super::types::{Request, Stage};
+use super::types::Stage;
 use crate::abi::{self, op, poll};
 use crate::prepare::Plan;
 use crate::service::{self, Watch};
@@ -77,7 +77,8 @@ impl Locked<'_> {
     /// Starts a poll. If the file may have a server, a thread that nobody waits for asks it, and
     /// the first event ends the poll.
     pub(super) fn issue_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
-        let fd = self.number(at);
+        let (fd, user_data) = (self.number(at), self.request(at).user_data);
+        self.state.polls.insert((user_data, at));
         if !front::poll_may_wait(fd) {
             return self.begin_poll(at, watch);
         }
@@ -153,16 +154,12 @@ impl Locked<'_> {
 
     /// Removes a poll, or changes it.
     pub(super) fn update_poll(&mut self, old: u64, new: u64, events: u32, flags: u32) -> i32 {
-        let is_it = |request: &Request| {
-            request.user_data == old
-                && request.opcode == op::POLL_ADD
-                && matches!(
-                    request.stage,
-                    Stage::Poll(_) | Stage::Ends | Stage::Ready | Stage::Engine
-                )
+        let is_it = |at: &u32| {
+            let stage = &self.state.requests[*at as usize].stage;
+            matches!(stage, Stage::Poll(_) | Stage::Ends | Stage::Ready | Stage::Engine)
         };
-        let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
-        let Some(at) = found else { return -libc::ENOENT };
+        let mut all = self.state.polls.range((old, 0)..=(old, u32::MAX)).map(|&(_, at)| at);
+        let Some(at) = all.find(is_it) else { return -libc::ENOENT };
         if !matches!(self.request(at).stage, Stage::Poll(_)) {
             return -libc::EALREADY;
         }
@@ -172,6 +169,8 @@ impl Locked<'_> {
         }
         if flags & poll::UPDATE_USER_DATA != 0 {
             self.request(at).user_data = new;
+            self.state.polls.remove(&(old, at));
+            self.state.polls.insert((new, at));
         }
         if flags & poll::UPDATE_EVENTS != 0 {
             // Multishot and level-triggered modes stay as they were.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -69,6 +69,8 @@ pub(crate) struct State {
     /// The first and the last request of each line for a socket. The first is tried or waits; the
     /// others wait for it.
     pub(super) lines: ByNumber<Line, [u32; 2]>,
+    /// Polls that were started, by their user data.
+    pub(super) polls: BTreeSet<(u64, u32)>,
     pub(super) tasks: Vec<Task>,
     /// Reads of the submit that has the lock, and a write behind them.
     pub(super) tries: Vec<Try>,
@@ -187,6 +189,7 @@ impl Core {
             chains: Chains::new(),
             ready: VecDeque::new(),
             lines: ByNumber::default(),
+            polls: BTreeSet::new(),
             tasks: Vec::new(),
             tries: Vec::new(),
             submits: false,
