@@ -27,7 +27,7 @@ fn current_cpu() -> usize {
     unsafe { libc::sched_getcpu() as usize }
 }
 
-/// Confines the calling thread while it lives.
+/// Confines the calling thread to a CPU until this value is dropped.
 struct Confined(CpuSet);
 
 impl Confined {

@@ -49,8 +49,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch: Option<u64>,
 
-    /// Write each snapshot as an object in a line to this file (- for standard output); without --once
-    /// or --batch until it is interrupted
+    /// Write each snapshot as an object in a line to this file (- for standard output); without
+    /// --once or --batch until it is interrupted
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

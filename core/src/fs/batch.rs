@@ -26,8 +26,8 @@ use crate::sys;
 
 /// The number of units that a worker takes at a time.
 const PART: usize = 16;
-/// Where reads wait for the device: the number of files that a worker opens, and has the kernel read
-/// ahead, before it reads the first of them. The device then has more requests than there are
+/// Where reads wait for the device: the number of files that a worker opens, and has the kernel
+/// read ahead, before it reads the first of them. The device then has more requests than there are
 /// workers, and it can join those of neighbouring files.
 const AT_ONCE: usize = 8;
 /// The maximum number of workers of one batch, if each mostly waits for a device.

@@ -210,7 +210,7 @@ impl Fields {
 pub(crate) enum Refused {
     /// No ring accepts the entry; the errno.
     Malformed(i32),
-    /// A ring that allows its operation and flags does not accept the entry; the errno.
+    /// A ring does not accept the entry, although it allows the operation and the flags; the errno.
     Errno(i32),
 }
 

@@ -215,9 +215,9 @@ impl Locked<'_> {
         }
     }
 
-    /// Has the submitting thread try a read or a write without the lock. False: it is none that can
-    /// be tried, or would overtake what the engine has. A write may wait, which nothing behind it
-    /// in its batch is to wait for.
+    /// Has the submitting thread try a read or a write without the lock. False: the request cannot
+    /// be tried, or would overtake a request that the engine has. A write may wait, and later
+    /// entries of its batch must not wait for it.
     fn is_tried(&mut self, at: u32) -> bool {
         let key = self.key(at);
         let Plan::Engine(sqe, None) = self.request(at).plan else { return false };

@@ -1,6 +1,6 @@
 /* Random programs with requests that wait, on pipes, sockets and listeners: for data or clients,
- * for a cancel, for the end of their thread. Their files and buffers may be registered, with tags. The entries beside
- * them end at once. */
+ * for a cancel, for the end of their thread. Their files and buffers may be registered, with tags.
+ * The entries beside them end at once. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

@@ -295,8 +295,8 @@ impl PosixAio {
     /// `-ENOSYS`: the C library has no aio, or is musl. musl remembers by a descriptor's number
     /// whether its file is one to append to, and forgets that only after the request's completion.
     /// If the number is another file's by then, a write may go to the wrong place: the conformance
-    /// suite's `reused` finds such a file. `-EOPNOTSUPP`: the parent of a fork has used aio, and glibc counts on
-    /// the parent's threads in the child.
+    /// suite's `reused` finds such a file. `-EOPNOTSUPP`: the parent of a fork has used aio, and
+    /// glibc counts on the parent's threads in the child.
     pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
         static USED_BY: AtomicU64 = AtomicU64::new(0);
         let generation = crate::process::enter();
