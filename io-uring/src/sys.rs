@@ -99,7 +99,8 @@ pub(crate) fn is_mapped(at: u64, len: u64) -> bool {
 /// Has the process only one thread? Read from `/proc/self/stat` (proc(5)), by this library's own
 /// calls.
 pub(crate) fn is_alone() -> bool {
-    /// Fields after the name, which ends with the last parenthesis.
+    /// The field with the number of threads, counted after the name, which ends with the last
+    /// parenthesis.
     const THREADS: usize = 17;
     let fd = open(c"/proc/self/stat", libc::O_RDONLY);
     if fd < 0 {

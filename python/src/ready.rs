@@ -19,7 +19,7 @@ pub(crate) fn eventfd() -> PyResult<Eventfd> {
     Eventfd::new().map_err(|error| error::from_io(&error))
 }
 
-/// What threads of the engine know of a loop.
+/// The state of a loop that threads of the engine use.
 pub(crate) struct Ready {
     counter: Eventfd,
     ended: Mutex<Vec<u64>>,
@@ -43,7 +43,7 @@ impl Ready {
         self.counter.as_raw_fd()
     }
 
-    /// What has ended since the last call.
+    /// Returns the tickets that have ended since the last call.
     pub(crate) fn take(&self) -> Vec<u64> {
         // The count first: whatever is noted later counts again.
         self.counter.take();

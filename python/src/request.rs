@@ -12,7 +12,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::loops::{self, Bell, Place};
 use crate::ready::{Home, lock};
 
-/// An operation, and where its buffer goes if it outlives those who wait.
+/// An operation, and the place for its buffer if the operation outlives its future.
 pub(crate) struct Job {
     pub(crate) work: Work,
     home: Option<Home>,
@@ -28,15 +28,15 @@ impl Job {
     }
 }
 
-/// What is done, in one step or several.
+/// The work of a request, in one step or several.
 pub(crate) trait Steps {
-    /// Goes on with it. Ready: the value, or the exception.
+    /// Continues the work. Ready: the value, or the exception.
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>>;
 
     /// Waits for the request at this place.
     fn wait_at(&self, _place: &Place) {}
 
-    /// The objects that it refers to.
+    /// Visits the objects that the work refers to.
     fn traverse(&self, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         Ok(())
     }
@@ -44,7 +44,7 @@ pub(crate) trait Steps {
 
 pub(crate) type Work = Box<dyn Steps + Send>;
 
-/// An operation, and what makes the value of its result.
+/// An operation, and the function that turns its result into the value.
 struct Then<F, M>(F, Option<M>);
 
 impl<F, M> Steps for Then<F, M>
@@ -58,7 +58,7 @@ where
     }
 }
 
-/// An operation, of whose result `make` makes the value.
+/// An operation whose result `make` turns into the value.
 pub(crate) fn then<F, M>(operation: F, make: M) -> Work
 where
     F: Future + Unpin + Send + 'static,
@@ -82,21 +82,21 @@ impl Steps for Done {
 
 enum State {
     Pending(Job, Option<Place>),
-    /// A thread is at it.
+    /// Another thread is polling the request.
     Busy,
     Over,
 }
 
 /// An operation of a file, or several of ``gather``, to be awaited once.
 ///
-/// Nothing happens before it is awaited; one that never is says so with a ``RuntimeWarning``, as a
-/// coroutine does. What is done at once then does not go round the event loop: a read of at most
-/// 64 KiB whose pages are in memory, say. Everything else is done by other threads or the kernel,
-/// and the loop goes on meanwhile.
+/// A request does nothing before it is awaited. A request that is never awaited gives a
+/// ``RuntimeWarning``, as a coroutine does. What is done at once then, such as a read of at most 64
+/// KiB whose pages are in memory, takes no turn of the event loop. Other threads or the kernel do
+/// everything else, and the loop goes on meanwhile.
 ///
-/// A task that is cancelled while it awaits goes on at once. A request that had not begun is left
-/// undone; one that had goes on, and keeps its buffer until it is over. **A write that was
-/// cancelled may have happened wholly, in part, or not at all.**
+/// A task that is cancelled while it awaits goes on at once. A request that had not begun is not
+/// executed. A request that had begun goes on, and keeps its buffer until it is over. **A write
+/// that was cancelled may have happened wholly, in part, or not at all.**
 #[pyclass(frozen, weakref, module = "uringlet")]
 pub(crate) struct Request {
     name: &'static str,
@@ -104,22 +104,22 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// One without a buffer of its own; its name is for messages.
+    /// Makes a request without a buffer of its own; the name is for messages.
     pub(crate) fn new(name: &'static str, work: Work) -> Self {
         let job = Job { work, home: None };
         Self { name, state: Mutex::new(State::Pending(job, None)) }
     }
 
-    /// One whose buffer is at this home.
+    /// Makes a request whose buffer is at this home.
     pub(crate) fn with_home(name: &'static str, work: Work, home: Home) -> Self {
         let job = Job { work, home: Some(home) };
         Self { name, state: Mutex::new(State::Pending(job, None)) }
     }
 
-    /// What it is to do, for one that does it in its place.
+    /// Takes the work out of the request, for a caller that executes it instead.
     ///
     /// # Errors
-    /// `RuntimeError`: it was awaited.
+    /// `RuntimeError`: the request was awaited.
     pub(crate) fn take(&self) -> PyResult<Job> {
         let mut state = lock(&self.state);
         match std::mem::replace(&mut *state, State::Busy) {
@@ -138,7 +138,7 @@ impl Request {
         *lock(&self.state) = state;
     }
 
-    /// As a coroutine's `send`: what the event loop is to get, or `StopIteration` with the value.
+    /// As a coroutine's `send`: the object for the event loop, or `StopIteration` with the value.
     fn step(&self, py: Python<'_>, sent: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let state = std::mem::replace(&mut *lock(&self.state), State::Busy);
         let (mut job, place) = match state {
@@ -186,16 +186,16 @@ impl Request {
         }
     }
 
-    /// Nobody waits any more. True: nobody ever has.
+    /// Gives the request up: no task waits for it any more. True: it was never awaited.
     fn abandon(&self) -> bool {
         let state = std::mem::replace(&mut *lock(&self.state), State::Over);
         matches!(state, State::Pending(_, None))
     }
 
-    /// As [`Request::abandon`], of one that is garbage.
+    /// As [`Request::abandon`], for a request that is garbage.
     fn end(&self) {
         if self.abandon() {
-            // Where the interpreter ends nobody is told.
+            // While the interpreter ends, there is no warning.
             Python::try_attach(|py| never_awaited(py, self.name));
         }
     }
@@ -207,7 +207,7 @@ impl Drop for Request {
     }
 }
 
-/// Warns as a coroutine does. An exception that is on its way stays.
+/// Warns as a coroutine does. An exception that is being raised stays.
 #[cold]
 fn never_awaited(py: Python<'_>, name: &str) {
     let on_its_way = PyErr::take(py);
@@ -226,7 +226,7 @@ fn awaited() -> PyErr {
     PyRuntimeError::new_err("a request can be awaited once")
 }
 
-/// The exception that `throw` is to raise.
+/// The exception that `throw` has to raise.
 fn thrown(kind: &Bound<'_, PyAny>, value: Option<&Bound<'_, PyAny>>) -> PyResult<PyErr> {
     let value = value.filter(|value| !value.is_none());
     if kind.is_instance_of::<PyType>() {
@@ -254,7 +254,7 @@ impl Request {
         self.step(py, None)
     }
 
-    /// Goes on with it, as for a coroutine.
+    /// Continues the request, as for a coroutine.
     #[pyo3(signature = (value, /))]
     fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let takes_values =
@@ -265,7 +265,7 @@ impl Request {
         self.step(py, Some(value))
     }
 
-    /// Gives it up, and raises the exception, as for a coroutine.
+    /// Gives the request up, and raises the exception, as for a coroutine.
     #[pyo3(signature = (kind, value = None, traceback = None, /))]
     fn throw(
         &self,
@@ -278,12 +278,13 @@ impl Request {
         Err(thrown(kind, value)?)
     }
 
-    /// Gives it up. What has begun goes on, and keeps its buffer until it is over.
+    /// Gives the request up. An operation that has begun goes on, and keeps its buffer until it is
+    /// over.
     fn close(&self) {
         self.abandon();
     }
 
-    /// What it does, as the name of a method.
+    /// The name of the method that made the request.
     #[getter]
     fn __qualname__(&self) -> &str {
         self.name

@@ -45,7 +45,7 @@ impl Growing {
         Ok(Self { bytes, filled: 0, length })
     }
 
-    /// What is not filled.
+    /// The part of the buffer that is not filled.
     fn rest(&self, py: Python<'_>) -> Hold {
         Hold::of_bytes(self.bytes.bind(py)).from(self.filled)
     }
@@ -120,7 +120,7 @@ pub(crate) struct ReadAll {
 
 enum Step {
     Read(Op<fs::Read<Target>>),
-    /// All places are filled: is there more?
+    /// The file's size is asked for, because all places are filled: there may be more.
     Size(Box<Op<fs::Stat>>),
 }
 
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(next_length(0, None, 0), FIRST);
         assert_eq!(next_length(FIRST, None, 0), 2 * FIRST);
         assert_eq!(next_length(100, Some(5000), 0), 5000);
-        // It was cut meanwhile.
+        // The file was cut meanwhile.
         assert_eq!(next_length(FIRST, Some(7), 0), 2 * FIRST);
         assert_eq!(next_length(usize::MAX, None, 0), usize::MAX);
     }

@@ -289,7 +289,7 @@ def test_a_cancelled_task_goes_on_and_the_buffer_stays_held(pipe):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        # Whether it was withdrawn or goes on with the pipe: at its end the buffer is released.
+        # The read was withdrawn, or goes on with the pipe: at its end the buffer is released.
         pipe.write(b"abcd")
         await released(buffer)
 
@@ -365,7 +365,7 @@ def test_loops_that_end_with_requests_in_flight_are_freed(pipe, collected):
     pipe.close_writer()
 
     async def all_are_closed():
-        # Each goes with the request that would have counted it up.
+        # Each eventfd goes with the request that would have counted it up.
         while eventfds() > before:
             uringlet.read_many([])
             await asyncio.sleep(0.001)
@@ -662,7 +662,7 @@ print("end")
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        # Not where the sources are.
+        # The folder is not the one with the sources.
         cwd=tmp_path,
         capture_output=True,
         text=True,

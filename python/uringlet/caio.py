@@ -82,7 +82,7 @@ class AsyncioContext(_Base):
                 except asyncio.CancelledError:
                     self.context.cancel(op)
                     if not op.done:
-                        # It has its place until it is over.
+                        # The operation has its place until it is over.
                         op.set_callback(lambda _: self.semaphore.release())
                         is_over = False
                     raise

@@ -114,7 +114,7 @@ impl Disk {
         self.ask(&format!("held {kinds}")).parse().expect("a number")
     }
 
-    /// Waits until this many are held. False if that takes too long.
+    /// Waits until this many requests are held. False if that takes too long.
     pub fn holds(&mut self, count: usize, kinds: u64) -> bool {
         let begin = Instant::now();
         while self.held(kinds) < count {

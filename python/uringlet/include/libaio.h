@@ -28,7 +28,7 @@ extern "C" {
 /* A context for asynchronous I/O; 0 before io_setup. */
 typedef struct io_context *io_context_t;
 
-/* What an iocb asks for. */
+/* The operation of an iocb. */
 typedef enum io_iocb_cmd {
 	IO_CMD_PREAD = 0,
 	IO_CMD_PWRITE = 1,
@@ -77,7 +77,7 @@ struct iocb {
 	} u;
 };
 
-/* One completion: 32 bytes. */
+/* One completion: 32 bytes, as the kernel has them. */
 struct io_event {
 	void *data;
 	struct iocb *obj;
