@@ -116,7 +116,7 @@ unsafe fn enter_ring(
     let asks = flags & enter::GETEVENTS != 0;
     // A call with nothing to do is made to collect completions, unless they wait for GETEVENTS.
     let is_empty = submitted == 0 && !core.has(setup::DEFER_TASKRUN);
-    core.look_at_polls(if asks { min == 0 } else { is_empty });
+    core.look_at_polls(if asks { min == 0 } else { is_empty }, count);
     if count > 0 {
         // Requests of a poller do not end with a thread of the program.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };

@@ -10,6 +10,7 @@ use uringlet::{Sqe, front};
 use super::state::{Core, Locked};
 use super::types::Stage;
 use crate::abi::{self, op, poll};
+use crate::memory::Word;
 use crate::prepare::Plan;
 use crate::service::{self, Watch};
 use crate::sys;
@@ -19,13 +20,26 @@ pub(super) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
 
 impl Core {
     /// A thread enters the ring: it sees the current events of polls, if that matters. A thread
-    /// that `asks` for completions without waiting does what a waiter does.
+    /// that `asks` for completions without waiting does what a waiter does. It submits up to
+    /// `count` entries: a cancel among them finds nothing that is ready by now.
     #[inline]
-    pub(crate) fn look_at_polls(&self, asks: bool) {
+    pub(crate) fn look_at_polls(&self, asks: bool, count: u32) {
         let looks = self.looks.load(Ordering::Relaxed) > 0;
-        if looks || asks && self.may_sit() && service::is_of(self.address()) {
+        if looks
+            || asks && self.may_sit() && service::is_of(self.address())
+            || count > 0 && service::is_busy() && self.submits_cancel(count)
+        {
             service::look_at_all();
         }
+    }
+
+    /// Is one of the next entries a cancel?
+    fn submits_cancel(&self, count: u32) -> bool {
+        let head = self.memory.page().sq_head.load(Ordering::Acquire);
+        let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
+        let count = count.min(tail.wrapping_sub(head)).min(self.sq_entries);
+        let opcode = |at| self.memory.sqe(head.wrapping_add(at)).map(|entry| entry[0] as u8);
+        (0..count).any(|at| opcode(at) == Some(op::ASYNC_CANCEL))
     }
 }
 

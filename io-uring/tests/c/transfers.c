@@ -99,6 +99,13 @@ static void ends(void)
     sqe->user_data = 3;
     submit(2);
     sorted(&ring, "a time", 2);
+    /* What has come before the cancel is there. */
+    read_one(8, 6);
+    submit(1);
+    comes("before");
+    io_uring_prep_cancel64(entry(&ring, 0), 6, 0);
+    submit(1);
+    sorted(&ring, "a cancel that is late", 2);
     read_one(8, 4);
     submit(1);
     shutdown(pair[1], SHUT_WR);
