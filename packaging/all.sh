@@ -5,7 +5,12 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 choose_architecture "${1-}"
-"$root/ci/setup.sh" --packages
+if [[ "$arch" == "$(uname -m)" ]]; then
+    "$root/ci/setup.sh" --packages
+else
+    "$root/ci/setup.sh" --packages "$arch"
+    rustup target add "$triple"
+fi
 cd -- "$root"
 packaging/build.sh "$arch"
 packaging/tarball.sh "$arch"
