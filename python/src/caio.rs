@@ -478,8 +478,8 @@ impl Context {
         Ok(begun)
     }
 
-    /// Asks to cancel operations. An operation that had not begun ends with ``ECANCELED``; others go
-    /// on. Returns 0.
+    /// Asks to cancel operations. An operation that had not begun ends with ``ECANCELED``; others
+    /// go on. Returns 0.
     #[pyo3(signature = (*aio_operations))]
     fn cancel(slf: &Bound<'_, Self>, aio_operations: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let this = slf.get();
