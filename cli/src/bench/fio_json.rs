@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 use uringlet_lab::bench::{BOUNDS_NS, Figure, Manner, Order, PERCENTILES, Spread};
 
-/// The top level, beside the command's own keys; the time is this second.
+/// The keys of the top level, beside the command's own. The timestamp is the present time.
 pub fn top(jobs: Vec<Value>) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({

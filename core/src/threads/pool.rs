@@ -378,7 +378,7 @@ impl WorkerPool {
                     state.alive -= 1;
                     return false;
                 }
-                // The call comes at the last moment: it is on its way.
+                // The worker was called at the last moment: the call is about to arrive.
                 drop(state);
                 while !parker.called.swap(false, Ordering::Acquire) {
                     std::thread::park();

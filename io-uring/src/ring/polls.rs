@@ -133,7 +133,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Is it the eventfd that this ring counts up?
+    /// Does the number name the eventfd that this ring counts up?
     fn is_told_by(&self, number: i32) -> bool {
         let eventfd = self.eventfd.as_ref().map(|(eventfd, _)| eventfd.number());
         eventfd.is_some_and(|eventfd| sys::is_same_file(eventfd, number))

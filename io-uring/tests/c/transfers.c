@@ -76,7 +76,7 @@ static void reads(int flags)
     read_one(0, 6);
     submit(1);
     completions(&ring, "of nothing", 1);
-    /* A chain that is short breaks. */
+    /* A short transfer breaks its chain. */
     comes("short");
     read_one(8, 8)->flags |= IOSQE_IO_LINK;
     io_uring_prep_nop(entry(&ring, 0));

@@ -312,7 +312,7 @@ fn end_of(bar: &Bar) -> f64 {
     bar.parts.iter().map(|(_, length)| length).sum()
 }
 
-/// Includes the origin.
+/// The range of an axis for bars: it includes the origin.
 fn bar_span(value: &Axis, origin: f64, ends: impl Iterator<Item = f64>) -> Span {
     let inside = (value.scale == Scale::Log).then_some(origin);
     value.span(ends.chain(inside))
