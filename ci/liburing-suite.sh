@@ -8,7 +8,7 @@
 # --newest is for these alone, or for another TEST of that release. FOLDER is the scratch folder
 # (target/liburing-suite by default), PROFILE the build of the drop-in (release by default). LIMIT
 # is the number of seconds for each test (60, --newest 240); the drop-in may take ten times the
-# native time, but no more than four times the native CPU time and a second. The native results are
+# native time, but no more than three times the native CPU time and a second. The native results are
 # kept in the folder, and repeated only with NATIVE=1. Exits with 1 if a test fails that passes
 # natively and is not excepted.
 #
@@ -159,7 +159,7 @@ for name in "${chosen[@]}"; do
     read -r ours ours_time ours_cpu < <(run_test "$folder/ours" "$name" "$longest")
     # CPU time does not depend on what else the machine does.
     if [[ "$native/$ours" == pass/pass ]] &&
-        (($(echo "$ours_cpu > 4 * $native_cpu + 1" | bc -l))); then
+        (($(echo "$ours_cpu > 3 * $native_cpu + 1" | bc -l))); then
         ours=slow
     fi
     reason=

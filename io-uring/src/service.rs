@@ -327,7 +327,7 @@ impl Service {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     #![allow(unsafe_code)]
 

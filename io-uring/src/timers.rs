@@ -55,7 +55,7 @@ fn instant(time: u64) -> Instant {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Sender, channel};

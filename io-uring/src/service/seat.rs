@@ -57,7 +57,7 @@ impl Seat {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::thread;
 
