@@ -67,11 +67,11 @@ pub(crate) struct Socket {
     pub(crate) polls_first: bool,
     /// Multishot: the call continues after a completion.
     pub(crate) goes_on: bool,
-    /// A new socket gets a number out of the program's way.
+    /// A new socket gets a number that programs do not expect.
     pub(crate) is_aside: bool,
     /// The request takes a buffer of a group for each try.
     pub(crate) selects: bool,
-    /// The registered buffer that it is sent from.
+    /// The registered buffer that the data is sent from.
     pub(crate) buffer_index: Option<u16>,
     /// The request is only sent where the kernel could send it without a copy.
     pub(crate) is_uncopied: bool,

@@ -140,7 +140,8 @@ impl ReadRanges {
         Self { file, ranges, coalesce, reads, gather, is_background, turns }
     }
 
-    /// Lets others go before: its reads are operations [in the background](Op::background).
+    /// Lets other operations go before: the reads of these ranges are
+    /// [in the background](Op::background).
     pub fn background(mut self) -> Self {
         self.is_background = true;
         self

@@ -365,7 +365,7 @@ static void ends_all(int entries)
     take(all.waiters + entries + all.last_tag - FIRST_TAG, -1);
 }
 
-/* A client's descriptor is closed: its number says nothing. */
+/* The result of a completion. An accepted socket is closed, and its number is not compared. */
 static int result_of(const struct io_uring_cqe *cqe)
 {
     int at = (int)cqe->user_data - FIRST_WAITER;

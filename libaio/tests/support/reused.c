@@ -105,7 +105,7 @@ static void path_of(char *path, int at, int twin, const char *what)
     sprintf(path, "%s/%s-%d-%d", folder, what, at, twin);
 }
 
-/* Opens one of the two, filled with `filling`, and returns it; the other end goes to `other`. */
+/* Opens a file of this kind, filled with `filling`. The other end of a stream goes to `other`. */
 static int open_one(enum kind kind, int at, int twin, int *other, const unsigned char *filling)
 {
     static const int flags[] = {O_RDWR, O_RDONLY, O_WRONLY, O_RDWR | O_APPEND, O_RDWR | O_DIRECT};
