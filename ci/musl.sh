@@ -10,6 +10,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 need cc
+PATH="$PATH:/usr/sbin:/sbin"
 cd -- "$root"
 triple="$(uname -m)-unknown-linux-musl"
 rustup target add "$triple"
@@ -68,7 +69,7 @@ mount --bind /dev/shm "$place/dev/shm"
 mount -t proc none "$place/proc"
 inside() {
     cp -- "$1" "$place/tests/"
-    env -i PATH=/bin URINGLET_TEST_ENGINE="${URINGLET_TEST_ENGINE-auto}" \
-        chroot "$place" /bin/sh -c 'cd /tests && exec "$@"' sh "./$(basename -- "$1")" "${@:2}"
+    chroot "$place" /bin/env -i PATH=/bin URINGLET_TEST_ENGINE="${URINGLET_TEST_ENGINE-auto}" \
+        /bin/sh -c 'cd /tests && exec "$@"' sh "./$(basename -- "$1")" "${@:2}"
 }
 suites inside
