@@ -417,7 +417,7 @@ impl Model {
         let mut rounds = 0;
         while self.core.has_requests() || self.core.completions() > 0 {
             rounds += 1;
-            if rounds == 1_000_000 {
+            if rounds == 100_000 {
                 let left =
                     |locked: &mut Locked<'_>| format!("{:?}", locked.live().collect::<Vec<_>>());
                 panic!("requests that nothing ends: {}", self.with(left));
