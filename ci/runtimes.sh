@@ -5,8 +5,8 @@
 # The suites are io-uring (the crate), monoio, tokio-uring and compio; glommio only if it is named.
 # Fetches their sources at fixed versions and builds their tests; nothing of them is kept in the
 # repository. FOLDER says where (target/runtimes without it), PROFILE which build of ours runs
-# (release without it), LIMIT the seconds for each test (60). A test that fails is run twice more, on
-# either side. Fails if a test does that passes natively and is not excepted.
+# (release without it), LIMIT the seconds for each test (60). A test that fails is run twice more,
+# on either side. Fails if a test does that passes natively and is not excepted.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
