@@ -258,7 +258,8 @@ impl<T> BatchShared<T> {
                 (Some(before), Some(now)) => now.sleeps - before.sleeps,
                 _ => 0,
             };
-            waits = slept as usize * at_once * 2 > count;
+            // Of files that are read ahead, only a few are waited for.
+            waits = if waits { slept > 0 } else { slept as usize * 2 > count };
             if waits {
                 // This worker waits for the device, so others may start.
                 let mut state = lock(&self.state);
