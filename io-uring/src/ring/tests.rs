@@ -13,7 +13,7 @@ use uringlet::front::OwnDescriptor;
 use super::batch::Batch;
 use super::state::{Core, Locked};
 use super::submit::Submitted;
-use super::types::{Mail, Peer, Registry, Request, Stage, Task};
+use super::types::{Mail, Peer, Registry, Request, Stage, Task, Try};
 use crate::abi::{self, CQE_MORE, Cqe, Timespec, cancel, iosqe, op, poll, setup, timeout};
 use crate::attempts::Tried;
 use crate::chains::NONE;
@@ -235,7 +235,15 @@ impl Model {
         loop {
             let core = Arc::clone(&self.core);
             let entered = core.entered();
-            let done = self.with(|locked| locked.submit(count, thread, &mut batch, 0));
+            let done = self.with(|locked| {
+                let done = locked.submit(count, thread, &mut batch, 0);
+                // A file of another test had this number, and its transfers did not wait. So those
+                // of the model are to be tried: each would have to wait.
+                for Try { key, .. } in std::mem::take(&mut locked.state.tries) {
+                    locked.find(key).into_iter().for_each(|at| locked.make_ready(at));
+                }
+                done
+            });
             drop(entered);
             match done {
                 Submitted::All => break,
