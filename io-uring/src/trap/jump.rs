@@ -382,7 +382,11 @@ fn can_save() -> bool {
     let saved = unsafe { states() } & STATES;
     // The parts after the header, and those of them that begin at a multiple of 64.
     let parts = (2..8).filter(|part| saved >> part & 1 == 1);
-    let len: u32 = parts.map(|part| __cpuid_count(0xd, part).eax.next_multiple_of(64)).sum();
+    // SAFETY: each x86-64 processor has the instruction. Later versions of Rust than the oldest
+    // supported one know that, and the block is not needed with them.
+    #[allow(unused_unsafe)]
+    let eax = |part| unsafe { __cpuid_count(0xd, part) }.eax;
+    let len: u32 = parts.map(|part| eax(part).next_multiple_of(64)).sum();
     SAVED.store(saved as usize, Ordering::Relaxed);
     512 + 64 + len as usize <= STATE_LEN
 }
