@@ -130,9 +130,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.arg0(name).args(rest);
     serve(&mut command, arguments)?;
     arguments.sandbox.lock_in(&mut command)?;
-    let mut watch = Watch::new().context("cannot make the memory that collects the counters")?;
+    let counts = arguments.stats || arguments.live.any();
+    let mut watch =
+        Watch::new(counts).context("cannot make the memory that collects the counters")?;
     watch.tell(&mut command);
-    if arguments.stats || arguments.live.any() {
+    if counts {
         return with_stats(command, arguments, &mut watch);
     }
     let started = Cell::new(0);

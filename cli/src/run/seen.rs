@@ -25,10 +25,13 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// `counts`: the contexts of the program count, too.
+    ///
     /// # Errors
     /// There is no memory for it.
-    pub fn new() -> std::io::Result<Self> {
-        let mut region = Region::create()?;
+    pub fn new(counts: bool) -> std::io::Result<Self> {
+        let make = if counts { Region::create } else { Region::create_for_events };
+        let mut region = make()?;
         // Root starts programs that become other users, who may not look into this process.
         if geteuid().is_root() {
             region.pass_on()?;
@@ -180,7 +183,7 @@ mod tests {
     const REFUSED: Seen = Seen::Refused(libc::EINVAL as u8);
 
     fn watch(events: &[Seen]) -> Watch {
-        let watch = Watch::new().unwrap();
+        let watch = Watch::new(true).unwrap();
         events.iter().for_each(|&what| seen::note(&watch.region, what));
         watch
     }

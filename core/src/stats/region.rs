@@ -27,6 +27,8 @@ const STATS_OWN: &str = "auto";
 const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x0a");
 /// The name in /proc/PID/fd.
 const NAME: &std::ffi::CStr = c"uringlet-stats";
+/// The name of a region that has events only.
+const EVENTS_NAME: &std::ffi::CStr = c"uringlet-events";
 /// The maximum number of contexts with a place of their own; others share one.
 const PLACES: usize = 128;
 /// Room for the text about a context's engine.
@@ -168,7 +170,19 @@ impl Region {
     /// # Errors
     /// Errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub fn create() -> io::Result<Self> {
-        let made = sys::sealed_memfd(NAME, size_of::<Layout>());
+        Self::create_as(NAME)
+    }
+
+    /// Makes a region for events, into which no context counts: readers of counters do not find it.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    pub fn create_for_events() -> io::Result<Self> {
+        Self::create_as(EVENTS_NAME)
+    }
+
+    fn create_as(name: &std::ffi::CStr) -> io::Result<Self> {
+        let made = sys::sealed_memfd(name, size_of::<Layout>());
         if made < 0 {
             return Err(io::Error::from_raw_os_error(-made as i32));
         }
