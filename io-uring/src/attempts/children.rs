@@ -1,11 +1,27 @@
 //! WAITID: a child that has changed its state.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use super::sleepers::{Sleeper, Tell, Telling};
+use uringlet::front::{PerProcess, lock_counted};
+
+use super::sleepers::{Sleeper, Tell, Telling, spawn};
 use super::{Attempt, Tried};
 use crate::{sys, user};
+
+/// The kind of a child or a set of children, its number, and the options of the wait (waitid(2)).
+/// The last number tells waits apart whose number may mean another child or group later.
+type Awaited = (i32, i32, i32, u64);
+
+/// The waits for children, by what they wait for. One thread waits for each: no signal ends its
+/// call, so a wait that is cancelled leaves it to the next one.
+type Waits = Mutex<HashMap<Awaited, Vec<Arc<WaitChild>>>>;
+
+static WAITS: PerProcess<Waits> = PerProcess::new();
 
 #[derive(Debug)]
 pub(crate) struct WaitChild {
@@ -14,12 +30,44 @@ pub(crate) struct WaitChild {
     /// Where the state goes, or 0.
     info: u64,
     options: i32,
+    /// 0, or a number that no other wait has.
+    serial: u64,
     telling: Telling,
+}
+
+/// The waits of this process; none in a thread with a descriptor table of its own.
+fn waits() -> Option<&'static Waits> {
+    WAITS.current_or(|| Ok::<_, Infallible>(Mutex::default())).ok()
 }
 
 impl WaitChild {
     pub(crate) fn new((kind, id): (i32, i32), info: u64, options: i32) -> Self {
-        Self { kind, id, info, options, telling: Telling::new() }
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let is_lasting = matches!(kind as u32, libc::P_PID | libc::P_ALL);
+        let serial = if is_lasting { 0 } else { SERIAL.fetch_add(1, Ordering::Relaxed) };
+        Self { kind, id, info, options, serial, telling: Telling::new() }
+    }
+
+    fn awaited(&self) -> Awaited {
+        (self.kind, self.id, self.options, self.serial)
+    }
+
+    /// Adds the wait to those of its thread, which is made if there is none.
+    fn join(self: Arc<Self>) -> io::Result<()> {
+        let awaited = self.awaited();
+        let waits = waits().ok_or(io::ErrorKind::Unsupported)?;
+        let mut all = lock_counted(waits);
+        if let Some(waiting) = all.get_mut(&awaited) {
+            waiting.push(self);
+            return Ok(());
+        }
+        all.insert(awaited, vec![self]);
+        drop(all);
+        spawn(move || wait_for(awaited)).inspect_err(|_| {
+            // Others may have joined meanwhile.
+            let left = lock_counted(waits).remove(&awaited).unwrap_or_default();
+            left.iter().for_each(|one| _ = one.telling.end(|| Some(-libc::ENOMEM)));
+        })
     }
 
     /// The result of a look, if there is one.
@@ -54,20 +102,30 @@ impl Attempt for WaitChild {
     }
 }
 
+/// Waits until the children change their state, and tells the waits. Ends when there is none left.
+/// The call leaves the state to the waits: a wait that was cancelled takes nothing.
+fn wait_for(awaited @ (kind, id, options, _): Awaited) {
+    let Some(waits) = waits() else { return };
+    loop {
+        let _ = sys::wait_child((kind, id), options | libc::WNOWAIT);
+        let waiting = lock_counted(waits).get_mut(&awaited).map(std::mem::take).unwrap_or_default();
+        let mut left: Vec<_> =
+            waiting.into_iter().filter(|one| !one.telling.end(|| one.look())).collect();
+        let mut all = lock_counted(waits);
+        let Some(waiting) = all.get_mut(&awaited) else { return };
+        left.append(waiting);
+        if left.is_empty() {
+            all.remove(&awaited);
+            return;
+        }
+        *waiting = left;
+    }
+}
+
 impl Sleeper for WaitChild {
     fn sleep(self: Arc<Self>, tell: Tell) {
         let this = Arc::clone(&self);
-        // The thread leaves the child as it is: a wait that was cancelled takes nothing.
-        self.telling.begin(tell, move || {
-            loop {
-                let options = this.options | libc::WNOWAIT;
-                let waited = sys::wait_child((this.kind, this.id), options);
-                let is_over = waited == Err(-libc::EINTR) && this.telling.is_over();
-                if is_over || this.telling.end(|| this.look()) {
-                    return;
-                }
-            }
-        });
+        self.telling.begin(tell, || this.join());
     }
 
     fn cancel(&self) -> bool {
@@ -76,6 +134,10 @@ impl Sleeper for WaitChild {
             is_cancelled = true;
             Some(-libc::ECANCELED)
         });
+        let mut all = waits().map(lock_counted);
+        if let Some(waiting) = all.as_mut().and_then(|all| all.get_mut(&self.awaited())) {
+            waiting.retain(|one| !std::ptr::eq(&raw const **one, self));
+        }
         is_cancelled
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::sleepers::{Sleeper, Tell, Telling};
+use super::sleepers::{Sleeper, Tell, Telling, spawn};
 use super::{Attempt, Tried};
 use crate::sys::futexes::{self, FutexWaitV};
 
@@ -99,12 +99,13 @@ impl Attempt for FutexWait {
 impl Sleeper for FutexWait {
     fn sleep(self: Arc<Self>, tell: Tell) {
         let this = Arc::clone(&self);
-        self.telling.begin(tell, move || {
+        let wait = move || {
             let result = this.wait(true);
             let is_cancelled = result == -libc::ECANCELED;
             this.was_cancelled.store(is_cancelled, Ordering::Relaxed);
             this.telling.end(|| Some(result));
-        });
+        };
+        self.telling.begin(tell, || spawn(wait));
         while !self.telling.is_over() && !futexes::has_waiter(&self.place) {
             std::thread::yield_now();
         }

@@ -1,9 +1,9 @@
-//! Waits whose end no event of a descriptor reports. Each has a thread of its own.
+//! Waits whose end no event of a descriptor reports. Threads of their own wait.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+use std::{fmt, io};
 
-use uringlet::front;
+use uringlet::front::{self, Guard, lock_counted};
 
 /// What is done with the result of a wait.
 pub(crate) type Tell = Box<dyn FnOnce(i32) + Send>;
@@ -25,12 +25,12 @@ impl Telling {
         Self(Mutex::new(Phase::Before))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Phase> {
+        lock_counted(&self.0)
     }
 
-    /// Has a thread call `wait`. The errno of a thread that cannot be made is `-ENOMEM`.
-    pub(super) fn begin(&self, tell: Tell, wait: impl FnOnce() + Send + 'static) {
+    /// Begins the wait: `start` has a thread wait. If that fails, the wait ends with `-ENOMEM`.
+    pub(super) fn begin(&self, tell: Tell, start: impl FnOnce() -> io::Result<()>) {
         let mut phase = self.lock();
         if matches!(*phase, Phase::Cancelled) {
             drop(phase);
@@ -38,7 +38,7 @@ impl Telling {
         }
         *phase = Phase::Waits(tell);
         drop(phase);
-        if front::spawn("sleeper", wait).is_err() {
+        if start().is_err() {
             self.end(|| Some(-libc::ENOMEM));
         }
     }
@@ -79,7 +79,15 @@ impl fmt::Debug for Telling {
     }
 }
 
-/// A call that waits in a thread of its own.
+/// Has a new thread wait.
+///
+/// # Errors
+/// The thread cannot be made.
+pub(super) fn spawn(wait: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    front::spawn("sleeper", wait)
+}
+
+/// A call that waits in a thread.
 pub(crate) trait Sleeper: fmt::Debug + Send + Sync {
     /// Begins to wait. When this returns, the wait can be woken.
     fn sleep(self: Arc<Self>, tell: Tell);

@@ -1,6 +1,7 @@
 /* WAITID: children that end, stop and go on, what ends a wait, and what is refused. */
 #define _GNU_SOURCE
 #include "common.h"
+#include <dirent.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -153,6 +154,37 @@ static void ended(void)
     memset(&info, 0, sizeof info);
 }
 
+/* Waits that are cancelled one after the other leave no threads. */
+static void again(void)
+{
+    int end, pid = child(5, &end), threads = 0, ends = 0;
+    for (int at = 0; at < 100; at++) {
+        wait_(P_PID, pid, &info, WEXITED, 1);
+        io_uring_submit(&ring);
+        struct io_uring_sqe *sqe = entry(&ring, 0);
+        io_uring_prep_cancel(sqe, (void *)1, 0);
+        sqe->user_data = 2;
+        io_uring_submit(&ring);
+        for (int one = 0; one < 2; one++) {
+            struct io_uring_cqe *cqe;
+            MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+            ends += cqe->user_data == 1;
+            io_uring_cqe_seen(&ring, cqe);
+        }
+    }
+    DIR *all = opendir("/proc/self/task");
+    MUST(all);
+    while (readdir(all))
+        threads++;
+    closedir(all);
+    wait_(P_PID, pid, &info, WEXITED, 1);
+    io_uring_submit(&ring);
+    close(end);
+    completions(&ring, "one more", 1);
+    printf("[again and again]\nends: %d, threads: %s\n", ends, threads < 50 ? "few" : "many");
+    told("one more", pid);
+}
+
 static void refused(void)
 {
     int end, pid = child(5, &end);
@@ -202,6 +234,7 @@ int main(void)
     ends();
     stops();
     ended();
+    again();
     refused();
     /* One waits when the ring is closed, and the child is there afterwards. */
     int end, pid = child(9, &end), status;
