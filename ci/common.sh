@@ -52,6 +52,39 @@ print_machine() {
         "$(df --output=source -- "$1" | tail -n 1)" "$(fio --version)" "$commit"
 }
 
+# The CPU time of a process and its descendants, in ticks (proc(5)).
+ticks() {
+    local pid="$1" child sum
+    sum="$(awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$pid/stat")"
+    for child in $(cat "/proc/$pid/task"/*/children 2>/dev/null); do
+        sum=$((sum + $(ticks "$child")))
+    done
+    echo "$sum"
+}
+
+# Prints a rate, and the µs of CPU time for each: rate_and_time RATE TICKS SECONDS
+rate_and_time() {
+    awk -v rate="$1" -v ticks="$2" -v seconds="$3" -v hz="$(getconf CLK_TCK)" \
+        'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * seconds) }'
+}
+
+# Prints medians, and the ratio with its range: print_ratio NATIVE OURS. Both are files with a
+# line of rate_and_time for each round.
+print_ratio() {
+    paste -d ' ' -- "$1" "$2" | awk '
+        function median(of, n, i, j, swap) {
+            for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++)
+                if (of[j] < of[i]) { swap = of[i]; of[i] = of[j]; of[j] = swap }
+            return n % 2 ? of[(n + 1) / 2] : (of[n / 2] + of[n / 2 + 1]) / 2
+        }
+        { a[NR] = $1; p[NR] = $2; b[NR] = $3; q[NR] = $4; r[NR] = $3 / $1 }
+        END {
+            middle = median(r, NR)
+            printf "native %6.0f (%5.0f µs), ours %6.0f (%5.0f µs), ratio %.2f (%.2f to %.2f)\n", \
+                median(a, NR), median(p, NR), median(b, NR), median(q, NR), middle, r[1], r[NR]
+        }'
+}
+
 # Lists the source packages of Debian's release $2, or of the installed one. With apt_options,
 # apt-get uses these lists, which are in $1/apt.
 list_sources() {

@@ -5,7 +5,7 @@
 # Each cell runs both sides ROUNDS times (7) for SECONDS (0.5), one right after the other, in
 # alternating order. The table has the medians of requests per second, and of CPU time per request
 # of all threads. It has the ratio of each pair of rounds: median, lowest and highest. Without
-# cells: those that the project has bars for. PROFILE is the build of this project (release). Exit
+# cells: all for which the project has bars. PROFILE is the build of this project (release). Exit
 # status 1: a bar is missed for sure, because no round reaches it.
 set -euo pipefail
 # shellcheck source=ci/common.sh

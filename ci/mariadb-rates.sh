@@ -7,7 +7,7 @@
 # tests read only, and then update an index, on one server after the other: ROUNDS (5) of LENGTH (5)
 # seconds each. The tables (ROWS, 400,000) are larger than the buffer pool of 64 MiB, and the files
 # are opened with O_DIRECT. Prints medians of transactions a second, CPU time of the server for
-# each, and the ratio to the native side with its range.
+# each, and the ratio to the native side with its range. Fails if nothing went through a drop-in.
 #
 # Installs what ci/mariadb.sh needs, and sysbench has to be there. FOLDER says where the data are
 # (target/ without it).
@@ -27,15 +27,14 @@ folder="$(mktemp -d -- "$(cd -- "${FOLDER:-$target}" && pwd)/mariadb-XXXXXX")"
 # The path of a socket must be short.
 sockets="$(mktemp -d)"
 
-finish() {
+stop() {
     local pid
     for pid in "$folder"/*/pid; do
         [[ ! -s "$pid" ]] || kill -TERM "$(cat -- "$pid")" 2>/dev/null || true
     done
     wait
-    rm -rf -- "$folder" "$sockets"
 }
-trap finish EXIT
+trap 'stop; rm -rf -- "$folder" "$sockets"' EXIT
 
 # The server $1 on its data in the background, until it answers; $2 is its interface, and what
 # follows starts it.
@@ -64,37 +63,19 @@ bench() {
         --tables=4 --table-size="$((rows / 4))" --threads=8 --time="$length" "$test" "$command"
 }
 
-# The CPU time of the server, in ticks (proc(5)).
-ticks() {
-    awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$(cat -- "$folder/$1/pid")/stat"
-}
-
 measure() {
-    local name="$1" test="$2" before said rate
-    before="$(ticks "$name")"
+    local name="$1" test="$2" server before said rate
+    server="$(cat -- "$folder/$name/pid")"
+    before="$(ticks "$server")"
     said="$(bench "$name" "$test" run)" || die "$name: $said"
     rate="$(sed -nE 's/^ +transactions: +[0-9]+ +\(([0-9.]+) per sec.*/\1/p' <<<"$said")"
-    awk -v rate="$rate" -v ticks="$(($(ticks "$name") - before))" -v length_s="$length" \
-        -v hz="$(getconf CLK_TCK)" \
-        'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * length_s) }' \
-        >>"$folder/$test.$name"
+    rate_and_time "$rate" "$(($(ticks "$server") - before))" "$length" >>"$folder/$test.$name"
 }
 
 # One line: $3 compared with the native $2 in the test $1.
 compare() {
-    paste -d ' ' "$folder/$1.$2" "$folder/$1.$3" | awk -v test="$1" -v name="$3" '
-        function median(of, n, i, j, swap) {
-            for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++)
-                if (of[j] < of[i]) { swap = of[i]; of[i] = of[j]; of[j] = swap }
-            return n % 2 ? of[(n + 1) / 2] : (of[n / 2] + of[n / 2 + 1]) / 2
-        }
-        { a[NR] = $1; p[NR] = $2; b[NR] = $3; q[NR] = $4; r[NR] = $3 / $1 }
-        END {
-            middle = median(r, NR)
-            printf "%-18s %-14s native %6.0f (%5.0f µs), ours %6.0f (%5.0f µs), ", test, name, \
-                median(a, NR), median(p, NR), median(b, NR), median(q, NR)
-            printf "ratio %.2f (%.2f to %.2f)\n", middle, r[1], r[NR]
-        }'
+    printf '%-18s %-14s ' "$1" "$3"
+    print_ratio "$folder/$1.$2" "$folder/$1.$3"
 }
 
 mkdir -p -- "$folder/aio/data"
@@ -104,8 +85,7 @@ mariadb-install-db --no-defaults --datadir="$folder/aio/data" --user="$(id -un)"
 start aio aio env
 mariadb --no-defaults --socket="$sockets/aio" --user=root --execute='CREATE DATABASE d'
 bench aio oltp_read_only prepare >"$folder/prepare"
-kill -TERM "$(cat -- "$folder/aio/pid")"
-wait
+stop
 for name in io_uring aio-ours io_uring-ours docker-ours; do
     mkdir -- "$folder/$name"
     cp -r -- "$folder/aio/data" "$folder/$name/data"
@@ -126,6 +106,8 @@ for test in oltp_read_only oltp_update_index; do
         done
     done
 done
+stop
+! grep -h 'nothing went through it' "$folder"/*/errors || die "a side did not use its drop-in"
 print_machine "$folder"
 for test in oltp_read_only oltp_update_index; do
     compare "$test" aio aio-ours

@@ -36,10 +36,10 @@ if [[ ! -x "$folder/nginx" ]]; then
     cp -- "$folder/fetch"/nginx-*/objs/nginx "$folder/nginx"
 fi
 run="$(mktemp -d -- "$folder/run-XXXXXX")"
-server=
 
 finish() {
-    [[ -z "$server" ]] || kill -QUIT "$server" 2>/dev/null || true
+    # The server, or `uringlet run`, which passes the signal on.
+    jobs -p | xargs -r kill 2>/dev/null || true
     wait
     rm -rf -- "$run"
 }
@@ -78,26 +78,17 @@ end
 EOF
 address="http://127.0.0.1:${PORT:-18741}"
 
-# CPU time of a process and its descendants, in ticks (proc(5)).
-ticks() {
-    local pid="$1" child sum
-    sum="$(awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$pid/stat")"
-    for child in $(cat "/proc/$pid/task"/*/children); do
-        sum=$((sum + $(ticks "$child")))
-    done
-    echo "$sum"
-}
-
 # Serves for some seconds; $1: native or ours. Prints requests a second, and µs of CPU time for one.
 measure() {
-    local side="$1" command=("$folder/nginx" -p "$run" -c "$run/nginx.conf") before after said rate
+    local side="$1" server before after said rate try
+    local command=("$folder/nginx" -p "$run" -c "$run/nginx.conf")
     if [[ "$side" == ours ]]; then
         command=("$uringlet" run --stats ${FORBID:+--forbid "$FORBID"} -- "${command[@]}")
     fi
     rm -f -- "$run/pid"
     "${command[@]}" 2>"$run/stats" &
     for ((try = 0; try < 100; try++)); do
-        ! curl -fs -o /dev/null "$address/0" || break
+        ! curl -fs -m 5 -o /dev/null "$address/0" || break
         sleep 0.1
     done
     server="$(cat -- "$run/pid")" || die "nginx did not start: $(cat -- "$run/stats" "$run/error")"
@@ -106,7 +97,6 @@ measure() {
     after="$(ticks "$server")"
     kill -QUIT "$server"
     wait
-    server=
     if grep -qE 'Non-2xx|Socket errors' <<<"$said"; then
         die "$side: $said"
     fi
@@ -114,9 +104,7 @@ measure() {
         die "nothing was read through the drop-in: $(cat -- "$run/stats")"
     fi
     rate="$(awk '/^Requests\/sec/ { print $2 }' <<<"$said")"
-    awk -v rate="$rate" -v ticks="$((after - before))" -v seconds="$seconds" \
-        -v hz="$(getconf CLK_TCK)" \
-        'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * seconds) }'
+    rate_and_time "$rate" "$((after - before))" "$seconds"
 }
 
 print_machine "$folder"
@@ -127,16 +115,5 @@ for ((round = 0; round < rounds; round++)); do
         measure "$side" >>"$run/$side"
     done
 done
-paste -d ' ' "$run/native" "$run/ours" | awk '
-    function median(of, n, i, j, swap) {
-        for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++)
-            if (of[j] < of[i]) { swap = of[i]; of[i] = of[j]; of[j] = swap }
-        return n % 2 ? of[(n + 1) / 2] : (of[n / 2] + of[n / 2 + 1]) / 2
-    }
-    { a[NR] = $1; p[NR] = $2; b[NR] = $3; q[NR] = $4; r[NR] = $3 / $1 }
-    END {
-        printf "requests a second: native %.0f, ours %.0f, ", median(a, NR), median(b, NR)
-        middle = median(r, NR)
-        printf "ratio %.2f (%.2f to %.2f)\n", middle, r[1], r[NR]
-        printf "CPU time for each: native %.0f µs, ours %.0f µs\n", median(p, NR), median(q, NR)
-    }'
+echo 'requests a second, and CPU time for each:'
+print_ratio "$run/native" "$run/ours"

@@ -112,10 +112,11 @@ run_once() {
     shift 3
     cd -- "$scratch/place"
     if [[ "$suite" == io-uring ]]; then
-        timeout --kill-after=5 "$limit" "$@" "$program" "::$test" >"$out" 2>&1 &&
+        timeout --kill-after=5 "$limit" "$@" "$program" "::$test" </dev/null >"$out" 2>&1 &&
             awk '/^Test count/ { count += $3 } END { print count + 0 }' "$out"
     else
-        timeout --kill-after=5 "$limit" "$@" "$program" --exact "$test" >"$out" 2>&1 && echo 1
+        timeout --kill-after=5 "$limit" "$@" "$program" --exact "$test" </dev/null >"$out" 2>&1 &&
+            echo 1
     fi
 }
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Builds the workspace and runs all its tests: ci/test.sh [ARGUMENTS OF cargo test]
 #
-# TIMES is the number of runs of each test program (1 by default).
+# TIMES is the number of runs of each test program (1 by default). If it is given, a line sums up
+# each run.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
+times="${TIMES:-1}"
+[[ "$times" =~ ^[1-9][0-9]*$ ]] || die "TIMES=$times: expected a number from 1 on"
 "$root/ci/setup.sh"
 cd -- "$root"
 # With the engine that makes faults, which is for tests only. Always of the whole workspace, and
@@ -46,7 +49,7 @@ run() {
 export -f run
 shopt -s nullglob
 noted=("$programs"/*)
-for ((time = 1; time <= ${TIMES:-1}; time++)); do
+for ((time = 1; time <= times; time++)); do
     started=$SECONDS
     ((${#noted[@]} == 0)) || printf '%s\0' "${noted[@]}" |
         xargs -0 -P "$(($(nproc) + 1))" -n 1 bash -c 'run "$1"' -
@@ -58,7 +61,7 @@ for ((time = 1; time <= ${TIMES:-1}; time++)); do
         printf '\nfailed programs:\n'
         printf '  %s\n' "${failed[@]%.failed}"
     fi
-    ((${TIMES:-1} == 1)) || printf 'run %d of %d: %d programs, %d failed, %d s\n' \
-        "$time" "$TIMES" "${#noted[@]}" "${#failed[@]}" "$((SECONDS - started))"
+    [[ -z "${TIMES-}" ]] || printf 'run %d of %d: %d programs, %d failed, %d s\n' \
+        "$time" "$times" "${#noted[@]}" "${#failed[@]}" "$((SECONDS - started))"
 done
 exit "$status"
