@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -38,7 +39,7 @@ const SIZE: u64 = 4 << 10;
 
 /// Reads many whole files. Each is opened, read and closed by one thread. A few threads do it for
 /// all of them: as many as there are CPUs, or up to 32 if they wait for the device. Each of these
-/// has at most 8 files open.
+/// has at most 8 files open, and only one while half of RLIMIT_NOFILE is in use.
 ///
 /// The results come as they are there, each with the number of its path:
 ///
@@ -216,10 +217,13 @@ impl<T> BatchPlan<T> {
     /// Prepares the units that are worked on next. The last one comes first, as in the work.
     fn look_ahead(&self, header: &Header, units: &mut [BatchUnit]) {
         let Some(ahead) = self.ahead else { return };
+        // The upper half of the numbers is left to other workers, and to the rest of the program.
+        let half = sys::descriptor_limit() / 2;
         for unit in units.iter_mut().rev() {
-            unit.looked = unit.name().and_then(|name| ahead(header, &name)).ok();
+            let looked = unit.name().and_then(|name| ahead(header, &name)).ok();
+            unit.looked = looked.filter(|(file, _)| (file.as_raw_fd() as u64) < half);
             if unit.looked.is_none() {
-                // There may be no descriptor left: the open files are read first.
+                // The open files are read first.
                 return;
             }
         }

@@ -305,10 +305,20 @@ pub(crate) fn is_sealed(fd: RawFd) -> bool {
 
 /// Is there a limit on the size of files (RLIMIT_FSIZE)?
 pub(crate) fn has_file_limit() -> bool {
+    limit_of(libc::RLIMIT_FSIZE.into()) != u64::MAX
+}
+
+/// No file gets this number or a higher one (RLIMIT_NOFILE).
+pub(crate) fn descriptor_limit() -> u64 {
+    limit_of(libc::RLIMIT_NOFILE.into())
+}
+
+/// A limit of the process (getrlimit(2)); `u64::MAX` if there is none, or it is unknown.
+fn limit_of(resource: i64) -> u64 {
     let mut limit = [u64::MAX; 2];
     // SAFETY: room for the two numbers of a rlimit64.
-    unsafe { call!(prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit.as_mut_ptr()) };
-    limit[0] != u64::MAX
+    unsafe { call!(prlimit64, 0, resource, 0, limit.as_mut_ptr()) };
+    limit[0]
 }
 
 /// The two ends of a pipe(2), for reading and for writing; or the negative errno.

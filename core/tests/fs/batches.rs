@@ -1,4 +1,5 @@
 //! Many files at once: every result comes once, on every executor, with faults and when dropped.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::io;
@@ -86,6 +87,83 @@ fn a_batch_that_waits_reads_files_and_fifos_whole_whatever_it_opens_ahead() {
     }
     assert_eq!(seen.len(), paths.len());
     writer.join().unwrap();
+}
+
+/// The largest number of files of a folder that were open at a time, according to inotify(7).
+fn open_at_a_time(watch: std::fs::File) -> i32 {
+    let (mut events, mut now, mut most) = (vec![0; 1 << 16], 0, 0);
+    let length = io::Read::read(&mut { watch }, &mut events).unwrap();
+    let mut rest = &events[..length];
+    while let Some((head, after)) = rest.split_at_checked(16) {
+        let word = |at: usize| u32::from_ne_bytes(head[at..at + 4].try_into().unwrap());
+        now += if word(4) == libc::IN_OPEN { 1 } else { -1 };
+        most = most.max(now);
+        rest = &after[word(12) as usize..];
+    }
+    assert_eq!(now, 0);
+    most
+}
+
+/// Writes to a FIFO whose reader waits for that: an open for writing alone fails before.
+fn write_to_waiting_reader(fifo: &std::path::Path) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let mut options = std::fs::File::options();
+    options.write(true).custom_flags(libc::O_NONBLOCK);
+    loop {
+        match options.open(fifo) {
+            Ok(mut file) => return io::Write::write_all(&mut file, b"x").unwrap(),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENXIO)),
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The batch runs in a child process, because the limit is the process's. One worker reads FIFOs,
+/// which has it open the files after them ahead.
+#[test]
+fn files_that_are_opened_ahead_leave_half_of_the_descriptors_to_others() {
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+
+    const CHILD: &str = "URINGLET_TEST_LIMITED";
+    let name = "batches::files_that_are_opened_ahead_leave_half_of_the_descriptors_to_others";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let status = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").status();
+        return assert!(status.unwrap().success());
+    }
+    let limit = libc::rlimit { rlim_cur: 200, rlim_max: 200 };
+    // SAFETY: a live struct rlimit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    let fs = Fs::builder().in_flight(1).build().unwrap();
+    let (place, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fifos: Vec<_> = (0..16).map(|at| place.path().join(at.to_string())).collect();
+    let files: Vec<_> = (0..16).map(|at| folder.path().join(at.to_string())).collect();
+    fifos.iter().for_each(|path| make_fifo(path));
+    files.iter().for_each(|path| std::fs::write(path, "x").unwrap());
+    let mut taken = Vec::new();
+    for (number, most) in [(0, 8), (100, 1)] {
+        while taken.last().is_none_or(|file: &std::fs::File| file.as_raw_fd() < number) {
+            taken.push(std::fs::File::open("/dev/null").unwrap());
+        }
+        // SAFETY: passes no address; the descriptor is new.
+        let watch = unsafe { std::fs::File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC)) };
+        let path = std::ffi::CString::new(folder.path().as_os_str().as_encoded_bytes()).unwrap();
+        let events = libc::IN_OPEN | libc::IN_CLOSE;
+        // SAFETY: a path that ends with a NUL.
+        let added = unsafe { libc::inotify_add_watch(watch.as_raw_fd(), path.as_ptr(), events) };
+        assert!(added > 0, "{}", io::Error::last_os_error());
+        let names = fifos.clone();
+        let writer = std::thread::spawn(move || {
+            names.iter().for_each(|path| write_to_waiting_reader(path));
+        });
+        let mut results = fs::read_many(fifos.iter().chain(&files)).on(&fs);
+        while let Some((number, read)) = results.wait_next() {
+            assert!(read.is_ok(), "{number}: {read:?}");
+        }
+        writer.join().unwrap();
+        assert_eq!(open_at_a_time(watch), most);
+    }
 }
 
 fn ino(metadata: &std::fs::Metadata) -> u64 {
