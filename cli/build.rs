@@ -4,7 +4,7 @@
 //! build has cargo build these libraries once more, stripped, in a folder of its own below
 //! `OUT_DIR`. Other profiles carry nothing: there cargo puts the libraries beside the command.
 //! A command without them knows that folder, for the case that it is installed elsewhere
-//! (`cargo install --debug`).
+//! (`cargo install --debug --path cli`).
 //!
 //! `URINGLET_DROP_INS` names a folder with built libraries, or is `none`.
 

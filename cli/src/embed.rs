@@ -165,7 +165,7 @@ fn make(folder: &Path) -> Result<PathBuf> {
 }
 
 /// Does the file belong to this user or to root?
-fn is_trusted(data: &Metadata) -> bool {
+pub fn is_trusted(data: &Metadata) -> bool {
     data.uid() == 0 || data.uid() == geteuid().as_raw()
 }
 

@@ -95,6 +95,15 @@ fn a_command_that_was_installed_elsewhere_runs_programs_on_what_was_built_with_i
     }
 }
 
+/// Root's children inherit a descriptor with a high number where they can have one.
+#[test]
+fn a_program_may_have_few_descriptors() {
+    let installation = Installation::new();
+    let few = "ulimit -n 200; exec \"$0\" run --stats -- sh -c 'echo ran'";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", few]).arg(installation.executable()).assert().success().stdout("ran\n");
+}
+
 #[test]
 fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     let installation = Installation::new();

@@ -47,10 +47,18 @@ pub fn find(drop_in: DropIn) -> Result<PathBuf> {
     match found {
         Err(_) if embed::carries(drop_in.file_name()) => embed::place(drop_in.file_name()),
         Err(error) if !BUILT_IN.is_empty() => {
-            find_from(Path::new(BUILT_IN), drop_in).map_err(|_| error)
+            let built = find_from(Path::new(BUILT_IN), drop_in).ok();
+            built.filter(|path| is_trusted(path)).ok_or(error)
         }
         found => found,
     }
+}
+
+/// Do this file and its folder belong to this user or to root? The folder of the build may be gone
+/// (that of `cargo install` is below /tmp), and another user may have made one of its name.
+fn is_trusted(library: &Path) -> bool {
+    let mut both = library.ancestors().take(2);
+    both.all(|path| path.symlink_metadata().is_ok_and(|data| embed::is_trusted(&data)))
 }
 
 fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
@@ -123,6 +131,23 @@ mod tests {
         assert!(!find_from(folder.path(), DropIn::Libaio).unwrap().ends_with("deps/libaio.so"));
         built("deps/libaio.so", 3000);
         assert!(find_from(folder.path(), DropIn::Libaio).unwrap().ends_with("deps/libaio.so"));
+    }
+
+    #[test]
+    fn where_the_command_was_built_a_library_of_another_user_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("libaio.so");
+        std::fs::write(&library, "").unwrap();
+        assert!(is_trusted(&library));
+        if !rustix::process::geteuid().is_root() {
+            let name = "where_the_command_was_built_a_library_of_another_user_is_not_taken";
+            return crate::skip::skipped(name, "root only");
+        }
+        for other in [folder.path(), &library] {
+            std::os::unix::fs::chown(other, Some(65534), None).unwrap();
+            assert!(!is_trusted(&library), "{}", other.display());
+            std::os::unix::fs::chown(other, Some(0), None).unwrap();
+        }
     }
 
     #[test]

@@ -178,6 +178,10 @@ fn lost(proc: &Path, pid: u32) -> Option<(String, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::figures::Figures;
+    use crate::run::summary;
+    use std::time::Duration;
+    use uringlet::stats::Snapshot;
 
     const LOADED: Seen = Seen::Loaded;
     const REFUSED: Seen = Seen::Refused(libc::EINVAL as u8);
@@ -226,6 +230,26 @@ mod tests {
             text.contains("its process child, and 1 more runs without the drop-in: why"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn whatever_a_program_writes_into_the_memory_can_be_read() {
+        use std::os::unix::fs::FileExt as _;
+
+        let watch = watch(&[LOADED]);
+        let file = std::fs::File::options().write(true).open(watch.region.path()).unwrap();
+        let length = file.metadata().unwrap().len() as usize;
+        for byte in [0x7f, 0xff] {
+            file.write_all_at(&vec![byte; length], 0).unwrap();
+            let (stats, before) = (watch.region.snapshot(), Snapshot::default());
+            let figures = Figures::between(&before, &stats, Duration::from_secs(1));
+            assert!(figures.requests_per_s > 0.0);
+            let refused = watch.refusals();
+            assert!(refused.as_ref().is_some_and(|text| text.contains("EINVAL")));
+            assert!(summary::text(&stats, watch.filters(), refused).contains("latency"));
+            assert!(watch.region.contexts().is_empty(), "no such process is there");
+            assert_eq!(watch.verdict(Path::new("x"), ExitStatus::default()), None);
+        }
     }
 
     #[test]

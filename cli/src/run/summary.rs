@@ -48,7 +48,7 @@ pub fn text(stats: &Snapshot, filters: u64, refused: Option<String>) -> String {
         ("  in another", stats.completions_away),
         ("hand-overs between CPUs", stats.cpu_handovers),
     ] {
-        if stats.submissions_local + stats.submissions_remote > 0 {
+        if [stats.submissions_local, stats.submissions_remote] != [0, 0] {
             row(name, count(number), share(number, total));
         }
     }

@@ -35,8 +35,9 @@ const PLACES: usize = 128;
 const CHOICE_WORDS: usize = 48;
 /// Kinds of events that can be counted.
 const EVENTS: usize = 512;
-/// The lowest number of a descriptor that children inherit: higher than what programs open.
-const INHERITED: RawFd = 256;
+/// The lowest number of a descriptor that children inherit: higher than what programs open. Under a
+/// smaller RLIMIT_NOFILE it is the second.
+const INHERITED: [RawFd; 2] = [256, 3];
 
 /// The memory that another process sees.
 #[repr(C)]
@@ -214,10 +215,10 @@ impl Region {
     pub fn pass_on(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         // SAFETY: passes no address.
-        let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, INHERITED) };
-        if fd < 0 {
+        let copy = |from: RawFd| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, from) };
+        let Some(fd) = INHERITED.into_iter().map(copy).find(|&fd| fd >= 0) else {
             return Err(io::Error::last_os_error());
-        }
+        };
         // SAFETY: a new descriptor, which is nobody else's.
         self.file = Some(File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
         Ok(())
@@ -233,7 +234,9 @@ impl Region {
     pub(crate) fn join(path: &Path) -> io::Result<Self> {
         let inherited = |error| {
             let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-            let copy = sys::duplicate(number.ok_or(error)?, INHERITED);
+            // Of another file, a close of the copy would release the process's locks (fcntl(2)).
+            let ours = number.filter(|&fd| sys::is_sealed(fd)).ok_or(error)?;
+            let copy = sys::duplicate(ours, 0);
             if copy < 0 {
                 return Err(io::Error::from_raw_os_error(-copy as i32));
             }
@@ -315,7 +318,7 @@ impl Region {
         sum
     }
 
-    /// The live contexts of live processes, without those that share a place.
+    /// The live contexts of live processes. Contexts that share a place are left out.
     pub fn contexts(&self) -> Vec<ContextNow> {
         let places = self.used().iter().zip(&self.layout().lives).enumerate();
         let context = |(at, (place, life)): (usize, (&PlaceLayout, &AtomicU64))| {
