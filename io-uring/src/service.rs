@@ -189,8 +189,8 @@ pub(crate) fn rise() {
     }
 }
 
-/// Changes the events of a multishot poll, and reports those that are true now. False: it is no
-/// longer watched.
+/// Changes the events of a multishot poll, and reports the events that are true now. False: the
+/// poll is no longer watched.
 pub(crate) fn change(poll: Poll, events: u32) -> bool {
     let Some(service) = busy() else { return false };
     let mut state = service.lock();

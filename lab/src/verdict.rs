@@ -331,7 +331,7 @@ mod tests {
         if random.bool() { 1.08 } else { 0.93 }
     }
 
-    /// Rounds as in `bench`: more while the ratio is unknown, and without those that another one
+    /// Rounds as in `bench`: more while the ratio is unknown, and without engines that another one
     /// beats. The first has this ratio to the others.
     fn bench(random: &mut Rng, noise: Noise, others: usize, ratio: f64) -> Class {
         let mut ours = Vec::new();

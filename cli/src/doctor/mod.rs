@@ -97,7 +97,7 @@ fn look(probe: &Probe, path: &Path) -> Result<FileSystem> {
     Ok(FileSystem { folder, storage })
 }
 
-/// One folder of each file system, without those that cannot be inspected.
+/// One folder of each file system that can be inspected.
 fn at_hand(probe: &Probe) -> Vec<FileSystem> {
     let mut seen = Vec::new();
     let mut found = Vec::new();

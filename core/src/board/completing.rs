@@ -23,9 +23,9 @@ impl Board {
 
     /// Ends a request because the context is being destroyed.
     ///
-    /// A strict context executes requests that have not started, except those that may wait without
-    /// end (polls, pipes, sockets). So io_destroy(2) finds buffered requests executed and direct
-    /// ones begun.
+    /// A strict context executes requests that have not started. Requests that may wait without end
+    /// (polls, pipes, sockets) are cancelled. So io_destroy(2) finds buffered requests executed and
+    /// direct ones begun.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
             self.end_started(request);

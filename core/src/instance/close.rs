@@ -16,7 +16,7 @@ use crate::sys;
 
 impl Instance {
     /// The program is about to close `fd`. Executes the requests on it that have not started, and
-    /// waits for those that have. So no request finds its descriptor closed, or another file under
+    /// waits for the started ones. So no request finds its descriptor closed, or another file under
     /// its number. Requests in the poller stay there, with the file, and so does an eventfd that
     /// requests will count up.
     pub fn before_close(&self, fd: i32) {
@@ -72,9 +72,9 @@ impl Instance {
     /// refuses everything from then on. Completed requests can still be reaped. Waiting threads are
     /// woken, and return.
     ///
-    /// A strict context executes requests that have not started, except those that may wait without
-    /// end (polls, pipes, sockets). So io_destroy(2) finds buffered requests executed and direct
-    /// ones begun.
+    /// A strict context executes requests that have not started. Requests that may wait without end
+    /// (polls, pipes, sockets) are cancelled. So io_destroy(2) finds buffered requests executed and
+    /// direct ones begun.
     pub fn close(&self) {
         if !self.board.close() || !self.is_of_this_process() {
             return;

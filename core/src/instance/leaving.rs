@@ -9,9 +9,10 @@ use crate::sync::holds_lock;
 use crate::sys;
 
 impl Instance {
-    /// Executes queued requests that do not sleep, and waits, within bounds, for those that other
-    /// threads have begun. Safe in signal handlers: calls no thread. Does nothing if the handler
-    /// has interrupted its thread under a lock of the engine's, or in the child of a vfork(2).
+    /// Executes queued requests that do not sleep. Then waits, for a limited time, for requests
+    /// that other threads have begun. Safe in signal handlers: calls no thread. Does nothing if the
+    /// handler has interrupted its thread under a lock of the engine's, or in the child of a
+    /// vfork(2).
     pub fn before_leaving(&self) {
         if !self.board.free_slots().held_more_than(0)
             || holds_lock()

@@ -124,7 +124,7 @@ impl IndexRing {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// Entries in the ring, including those that are being written: a hint under concurrency.
+    /// Entries in the ring, including half-written ones: a hint under concurrency.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         let head = self.head.load(Ordering::Relaxed);

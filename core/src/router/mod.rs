@@ -84,7 +84,7 @@ impl Router {
         }
     }
 
-    /// Is the next write that is executed at its submit one of those that are timed?
+    /// Is the next write that is executed at its submit to be timed?
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         // Two threads may count one: nothing depends on it.

@@ -166,7 +166,7 @@ impl PoolState {
         }
     }
 
-    /// May a context have one more worker? It gets its share of those that are left, and never the
+    /// May a context have one more worker? It gets its share of the free workers, and never the
     /// last ones, whatever the number of its requests. The share is smaller if others have theirs
     /// (dynamic thresholds, Choudhury and Hahne, 1998). It may always wait for one worker.
     fn may_have_another(&self, active: usize, workers_max: usize) -> bool {

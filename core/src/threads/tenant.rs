@@ -91,7 +91,7 @@ pub(crate) struct PoolEntry {
 pub(crate) enum Activity {
     /// Requests wait to be taken, or did a moment ago.
     Busy,
-    /// No requests wait but those that pass through the kernel.
+    /// No requests wait, except requests that pass through the kernel.
     Calm,
     /// The context needs no watch any more.
     Quiet,

@@ -4,8 +4,7 @@
 //!
 //! There are a few seats, one for each descriptor that is being synced. A seat is one word: `fd <<
 //! 33 | (newest waiting slot + 1) << 1 | TAKEN`. Waiting slots are linked. A call serves only
-//! fsyncs that came before it began: those that the thread at the seat has taken out of the word
-//! before.
+//! fsyncs that came before it began: the thread at the seat takes them out of the word first.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -22,7 +21,7 @@ pub(crate) struct Seats([AtomicU64; SEATS]);
 /// What an arriving fsync does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The calling thread has this seat: it executes the fsync, and then those that wait.
+    /// The calling thread has this seat: it executes the fsync, and then the waiting ones.
     Leads(usize),
     /// The fsync is linked to one that is under way, whose thread executes it.
     Waits,

@@ -126,7 +126,7 @@ fn entries_of(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// The names of its threads, without those that are ending.
+/// The names of the process's threads, except of ending ones.
 fn thread_names() -> Vec<String> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     threads

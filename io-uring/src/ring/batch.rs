@@ -26,8 +26,8 @@ pub(super) struct Batch {
     head: u32,
     /// The number of entries in the queue.
     pub(super) there: u32,
-    /// The number of entries that were taken from the queue, and the number of those that count as
-    /// submitted.
+    /// The number of entries that were taken from the queue, and the number of entries that count
+    /// as submitted.
     pub(super) taken: u32,
     pub(super) consumed: u32,
     /// The batch takes no further entry.

@@ -138,7 +138,7 @@ impl Locked<'_> {
     }
 
     /// IORING_REGISTER_SYNC_CANCEL: cancels the requests that the ring has. Returns their number,
-    /// and the keys of those that the engine has.
+    /// and the keys of requests that the engine has.
     pub(crate) fn cancel_now(&mut self, what: &Match) -> Result<(i32, Vec<u64>), i32> {
         let found = self.matching(NONE, what)?;
         Ok(self.cancel_here(&found, what.is_for_all(), None))

@@ -41,7 +41,7 @@ impl Core {
         instance.close();
     }
 
-    /// A thread ends: cancels its requests, and waits for a while for those that are being
+    /// A thread ends: cancels its requests, and waits for a while for requests that are being
     /// executed.
     pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
         let end = Instant::now() + THREAD_END_MAX;

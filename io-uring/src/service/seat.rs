@@ -2,7 +2,7 @@
 //!
 //! The word is a hint, and a mistake loses nothing. The poll thread sleeps on the same epoll, and
 //! events stay there until they are taken. That thread only leaves events alone for a while, as
-//! long as waiters come and go. Then it takes those that are left.
+//! long as waiters come and go. Then it takes the remaining ones.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,5 +1,5 @@
 /* Cancels among other entries of their batch. Each takes effect in its place, and finds requests
- * that are still pending. It finds neither removed requests nor those that the batch before it
+ * that are still pending. It finds neither removed requests nor requests that the batch before it
  * has ended. */
 #include "common.h"
 

@@ -212,7 +212,7 @@ pub struct Figure {
     pub executed_by: Option<String>,
 }
 
-/// The percentiles of every latency: those that fio prints.
+/// The percentiles of every latency: the same as fio's.
 pub const PERCENTILES: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,

@@ -26,8 +26,8 @@ pub fn functions(library: &str) -> BTreeSet<String> {
     found
 }
 
-/// Functions of the C library that drop-ins export: those that close descriptors, end processes, or
-/// wait for descriptors.
+/// Functions of the C library that drop-ins export: they close descriptors, end processes, or wait
+/// for descriptors.
 pub const INTERPOSED: &[&str] = &[
     "close",
     "close_range",

@@ -29,7 +29,7 @@ pub struct Job {
     pub figure: Figure,
     /// The reason why there is no figure.
     pub failure: Option<String>,
-    /// Options of the job, with those that all jobs have.
+    /// The job's own options, and the options that all jobs share.
     pub options: Map<String, Value>,
     /// The entries of fio's list, without the counts of each latency.
     pub entries: Vec<Value>,

@@ -26,7 +26,7 @@ fn file() -> (File, Vec<u8>) {
     (file, content)
 }
 
-/// From here on its pages have to be read from the device, except those that the kernel keeps.
+/// From here on its pages have to be read from the device, except pages that the kernel keeps.
 fn drop_cache(file: &File) {
     // SAFETY: advice on a file of ours.
     let ret = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
