@@ -256,6 +256,9 @@ fn a_storm_on_a_driven_one_loses_nothing() {
             tokio::time::timeout(Duration::from_secs(30), gone).await.expect("buffers come back");
         };
         runtime.block_on(all);
-        assert_eq!(fs.in_flight(), (0, 0));
+        // The last place is free a little after its buffer.
+        while fs.in_flight() != (0, 0) {
+            std::thread::yield_now();
+        }
     }
 }
