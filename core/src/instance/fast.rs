@@ -6,6 +6,7 @@
 use std::os::fd::RawFd;
 
 use super::Instance;
+use super::submit::Entry;
 use crate::board::DirectCompletions;
 use crate::config::EngineKind;
 use crate::descriptor::Asked;
@@ -116,6 +117,20 @@ impl Instance {
         true
     }
 
+    /// Does the submitter of a plain transfer hand it over to the kernel? Decided by what is
+    /// remembered: if it turns out not to be possible, the transfer is pushed.
+    #[inline]
+    pub fn hands_over_single(&self, entry: &Entry, write: bool) -> bool {
+        let kernel = &self.lanes.kernel;
+        let may_come = entry.notify == -1 && self.router.waiters.come();
+        kernel.can_at_once()
+            && kernel.is_shallow()
+            && !may_come
+            && self.takes_no_note()
+            && Facts::noted(entry.sqe.fd)
+                .is_some_and(|facts| facts.is_direct() && facts.is_local() && facts.sleeps(write))
+    }
+
     /// Hands a transfer over to the kernel right from its submitter, for a program that does not
     /// come to wait. If it `copies` the vector, the kernel reads the vector first. False: the
     /// transfer has to be pushed.
@@ -146,11 +161,13 @@ impl Instance {
             }
             // SAFETY: the caller's contract.
             let handed = unsafe { self.lanes.kernel.hand_over_alone(&self.board, request, copies) };
-            if let Err(request) = handed {
-                request.into_index();
-                return false;
+            match handed {
+                Ok(any) => self.has_submitted(any),
+                Err(request) => {
+                    request.into_index();
+                    return false;
+                }
             }
-            self.have_events_watched(true);
             self.call(Call::Nobody);
             if self.is_helpless() {
                 self.run_without_workers();

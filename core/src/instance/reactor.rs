@@ -7,13 +7,14 @@
 
 use std::fmt;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Instance;
 use crate::board::{Dispatcher, Executor, without_taker};
 use crate::errno;
 use crate::lane::kernel::HandOver;
+use crate::router::tuning::ENOUGH_FOUND;
 use crate::router::{Call, KernelScope};
 use crate::sync::{lock, this_thread};
 use crate::sys;
@@ -35,6 +36,10 @@ pub(super) struct Driven {
     comes: AtomicBool,
     /// The loop has not come in time, or has slept elsewhere, since its last poll.
     stays_away: AtomicBool,
+    /// The number of its submits since then that have found completions, and the number after which
+    /// it is believed to come once more.
+    found: AtomicU32,
+    enough: AtomicU32,
     /// The thread whose polls drive the context ([`this_thread`]); 0 for none, or a runtime.
     thread: AtomicUsize,
     /// The eventfd of completions has ended a sleep. It counts what was collected since, and is
@@ -149,12 +154,38 @@ impl Instance {
         self.may_poll_next();
         let at_once = kernel.is_shallow();
         let driven = &self.driven;
-        let is_loop = || loops::are_seen() && driven.thread() == this_thread();
-        if at_once && !driven.comes() && is_loop() && !driven.stays_away.load(Ordering::Relaxed) {
+        if at_once && self.is_left_by_its_loop() && !driven.stays_away.load(Ordering::Relaxed) {
             // The poller does not watch completions that this thread will collect.
             driven.comes.store(true, Ordering::SeqCst);
         }
         at_once
+    }
+
+    /// Does the calling thread drive the context, although it counts as one that does not come?
+    #[inline]
+    fn is_left_by_its_loop(&self) -> bool {
+        !self.driven.comes() && loops::are_seen() && self.driven.thread() == this_thread()
+    }
+
+    /// The calling thread has handed over, and has looked for completions. `any`: there were some.
+    /// A loop that finds them in its submits need not poll, and the poller would take them from it.
+    #[inline]
+    pub(super) fn has_submitted(&self, any: bool) {
+        let driven = &self.driven;
+        if any && self.is_left_by_its_loop() {
+            let found = driven.found.load(Ordering::Relaxed) + 1;
+            let enough = driven.enough.load(Ordering::Relaxed).max(ENOUGH_FOUND);
+            let comes = found >= enough;
+            driven.found.store(if comes { 0 } else { found }, Ordering::Relaxed);
+            if comes {
+                // A loop that does not come then was not worth the trust: the next time takes twice
+                // as many.
+                driven.enough.store(enough.saturating_mul(2), Ordering::Relaxed);
+                driven.stays_away.store(false, Ordering::Relaxed);
+                driven.comes.store(true, Ordering::SeqCst);
+            }
+        }
+        self.have_events_watched(true);
     }
 
     /// The calling thread submits. If it sleeps in poll(2) or the like next, it drives.
@@ -195,6 +226,8 @@ impl Instance {
         }
         if !self.driven.comes() {
             self.driven.stays_away.store(false, Ordering::Relaxed);
+            self.driven.found.store(0, Ordering::Relaxed);
+            self.driven.enough.store(ENOUGH_FOUND, Ordering::Relaxed);
             self.driven.comes.store(true, Ordering::SeqCst);
         }
         let any = without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
@@ -263,11 +296,14 @@ mod tests {
 
     use crate::board::without_taker;
     use crate::config::{Builder, EngineKind};
+    use crate::descriptor;
     use crate::front::waits::{self, NoHooks};
     use crate::instance::Instance;
     use crate::instance::submit::Entry;
-    use crate::router::facts::Facts;
+    use crate::router::facts::{self, Facts};
+    use crate::router::tuning::ENOUGH_FOUND;
     use crate::sqe::Sqe;
+    use crate::sync::this_thread;
     use crate::threads::loops;
 
     const PAGE: usize = 4096;
@@ -405,6 +441,64 @@ mod tests {
                 instance.driven.comes.store(true, Ordering::SeqCst);
                 instance.leave_to_our_threads();
             }
+        }
+        instance.close();
+    }
+
+    #[test]
+    fn a_loop_that_collects_in_its_submits_is_relied_on_once_more() {
+        let name = "a_loop_that_collects_in_its_submits_is_relied_on_once_more";
+        let Some((instance, file)) = alone(name) else { return };
+        let (counter, mut block) = (eventfd(), Box::new(Block([0; PAGE])));
+        while instance.driven.thread() != this_thread() {
+            // Another test may have kept this thread out of the list of loops.
+            read(&instance, &file, &mut block, counter.as_raw_fd());
+            if !polls(&instance, &mut of_three(&counter, -1)) {
+                crate::skipped(name, GIVEN_BACK);
+                return instance.close();
+            }
+            reaped(&instance);
+        }
+        let is_missed = || {
+            instance.driven.comes.store(true, Ordering::SeqCst);
+            instance.leave_to_our_threads();
+        };
+        let submits = |times: u32, any: bool| {
+            (0..times).for_each(|_| instance.has_submitted(any));
+            instance.driven.comes()
+        };
+        for enough in [ENOUGH_FOUND, 2 * ENOUGH_FOUND, 4 * ENOUGH_FOUND] {
+            is_missed();
+            assert!(!submits(enough - 1, true) && !submits(9, false), "{enough}");
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(!submits(9, true), "another thread"));
+            });
+            assert!(submits(1, true), "{enough}");
+        }
+        is_missed();
+        assert!(instance.drive_before_sleep(&[]).is_some() && instance.driven.comes());
+        is_missed();
+        assert!(submits(ENOUGH_FOUND, true), "it has polled");
+        instance.close();
+    }
+
+    /// The time of a hand-over may be that of a thread that was preempted. Nothing that was learned
+    /// so keeps a loop from handing over without waiting.
+    #[test]
+    fn a_loop_hands_over_also_where_hand_overs_have_waited() {
+        let name = "a_loop_hands_over_also_where_hand_overs_have_waited";
+        let Some((instance, file)) = alone(name) else { return };
+        let (counter, mut block, fd) = (eventfd(), Box::new(Block([0; PAGE])), file.as_raw_fd());
+        let waits = || Facts::noted(fd).is_some_and(|facts| facts.submit_blocks(false, 1));
+        descriptor::fresh(fd).unwrap();
+        (0..3).for_each(|_| facts::learn_submit(fd, false, true));
+        assert!(waits());
+        read(&instance, &file, &mut block, counter.as_raw_fd());
+        assert!(!waits(), "nothing was handed over");
+        if polls(&instance, &mut of_three(&counter, -1)) {
+            assert_eq!((count_of(&counter), reaped(&instance)), (1, 1));
+        } else {
+            crate::skipped(name, GIVEN_BACK);
         }
         instance.close();
     }

@@ -196,8 +196,8 @@ impl Instance {
                 .kernel
                 .hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
             // A program that looks into its ring after a submit finds what has completed meanwhile.
-            without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
-            self.have_events_watched(true);
+            let any = without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
+            self.has_submitted(any);
         });
         let left = self.lanes.kernel.queued() > 0;
         self.call(if left { Call::HandOver } else { Call::Nobody });

@@ -381,7 +381,7 @@ impl Instance {
 
     /// Returns true as long as no lane takes note of requests before they are pushed.
     #[inline]
-    fn takes_no_note(&self) -> bool {
+    pub(super) fn takes_no_note(&self) -> bool {
         #[cfg(feature = "faulty")]
         if self.faulty.is_some() {
             return false;

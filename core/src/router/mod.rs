@@ -237,7 +237,8 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
 
 /// May a submitter hand this read (or write) to the kernel itself, without waiting? Hints decide
 /// this for a read: if the number names another file, the read still gets its answer, or comes
-/// back. For a write it matters whether it appends, so the kernel is asked.
+/// back. So does a transfer for which the kernel would have to wait, as hand-overs of other threads
+/// may have done. For a write it matters whether it appends, so the kernel is asked.
 #[inline]
 pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
@@ -246,7 +247,6 @@ pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
         && facts.is_direct()
         && facts.is_local()
         && facts.sleeps(write)
-        && !facts.submit_blocks(write, ask.now())
         && !(write && (facts.seems_to_append() || ask.appends(sqe.fd)))
         && (!write || ask.is_direct_file(sqe.fd))
 }

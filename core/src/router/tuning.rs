@@ -134,6 +134,10 @@ pub(crate) const TRIED_PARTS: u32 = 8;
 /// third, because a worker hands over several with one call.
 pub(crate) const AT_ONCE_MAX: usize = 8;
 
+/// A loop that did not come in time is believed once more after this many submits that have found
+/// completions; and after twice as many each time, until it polls.
+pub(crate) const ENOUGH_FOUND: u32 = 2;
+
 // A worker beside the program.
 
 /// This many queued requests are worth a call: waking a thread takes as long as executing them.

@@ -299,8 +299,14 @@ impl Core {
         self.pass_on_some(engine, &mut [entry; 2])
     }
 
+    /// [`Entry::notify`] of this ring's requests.
+    #[inline]
+    pub(super) fn notify(&self) -> i32 {
+        if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 }
+    }
+
     fn pass_on_some(self: &Arc<Self>, engine: &Instance, entries: &mut [Entry]) -> bool {
-        let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
+        let notify = self.notify();
         let mut count = 0;
         let Some(mut locked) = self.try_lock() else { return false };
         while count < entries.len()

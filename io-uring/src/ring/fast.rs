@@ -1,19 +1,20 @@
 //! A plain read or write that is submitted alone, as most are: its submitter executes it and posts
-//! its completion. It becomes a request only if it would have to wait. What is out of the ordinary
-//! goes the general way (`drive`, `submit`).
+//! its completion. It becomes a request only if it would have to wait. A direct one of an event
+//! loop's is a request, which its submitter hands to the kernel without the ring's queue. What is
+//! out of the ordinary goes the general way (`drive`, `submit`).
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use uringlet::Sqe;
-use uringlet::front::{self, Instance};
+use uringlet::front::{self, Entry, Instance};
 
 use super::state::{Core, Locked};
-use super::types::Request;
+use super::types::{Request, Stage};
 use crate::abi::{Cqe, op, setup};
 use crate::memory::Word;
-use crate::prepare::{Fields, Refused};
+use crate::prepare::{Fields, Plan, Refused};
 
 impl Core {
     /// Submits the next entry for a thread that has entered the ring and submits this one only.
@@ -26,14 +27,17 @@ impl Core {
         }
         let Some(fields) = self.memory.sqe(head).map(Fields) else { return false };
         let Some(sqe) = fields.plain_transfer() else { return false };
-        let is_vector = front::has_vector(&sqe);
-        if !front::is_inline(sqe.fd, op::is_write(sqe.opcode))
-            || is_vector && !self.expects_small_vectors.load(Ordering::Relaxed)
-        {
+        let (is_vector, write) = (front::has_vector(&sqe), op::is_write(sqe.opcode));
+        if !front::is_inline(sqe.fd, write) {
+            let entry = Entry { sqe, data: 0, notify: self.notify() };
+            return engine.hands_over_single(&entry, write)
+                && self.submit_direct(engine, thread, (head, &fields), entry);
+        }
+        if is_vector && !self.expects_small_vectors.load(Ordering::Relaxed) {
             return false;
         }
         let mut locked = self.lock();
-        let is_next = locked.is_next(head, &sqe);
+        let is_next = !locked.state.is_in_front_of(write) && locked.is_next(head, &sqe);
         if is_next {
             locked.begin(head);
         }
@@ -54,45 +58,93 @@ impl Core {
                 locked.end(Cqe { user_data: fields.user_data(), res, flags: 0 });
                 locked
             }
-            None => self.go_on(&fields, thread),
+            None => self.go_on(&fields, thread, None),
         };
         self.executes_one_less();
         self.after_submit(engine, locked.give_back());
         true
     }
 
-    /// An entry that was taken out of the queue would have to wait: it becomes a request of the
-    /// engine. This function has a frame of its own, which the usual entries do not need.
+    /// As [`submit_fast`](Self::submit_fast), for a transfer that the kernel takes from its
+    /// submitter. The kernel reads a vector where the program has it.
+    #[inline(never)]
+    fn submit_direct(
+        self: &Arc<Self>,
+        engine: &Instance,
+        thread: u32,
+        (head, fields): (u32, &Fields),
+        mut entry: Entry,
+    ) -> bool {
+        let mut locked = self.lock();
+        // Requests go to the engine in their order.
+        let is_next = self.handover.ready() == 0 && locked.is_next(head, &entry.sqe);
+        let key = is_next.then(|| {
+            locked.take_out(head);
+            self.trying.fetch_add(1, Ordering::Relaxed);
+            let at = locked.place_for(fields, thread);
+            let request = locked.request(at);
+            (request.plan, request.stage) = (Plan::Engine(entry.sqe, None), Stage::Engine);
+            locked.is_for_engine(at);
+            locked.key(at)
+        });
+        if locked.unlock() {
+            self.with(|_| ());
+        }
+        let Some(key) = key else { return false };
+        entry.sqe.user_data = key;
+        let fill = |place: front::Place<'_>| {
+            (*place.sqe, *place.data, *place.notify) = (entry.sqe, entry.data, entry.notify);
+            Ok(())
+        };
+        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2). A vector that
+        // the kernel does not take is not accepted here.
+        let submitted = unsafe { engine.submit_single(fill, |_| Err(-libc::EAGAIN)) };
+        if submitted.is_none_or(|submitted| submitted.accepted == 0) {
+            let locked = self.go_on(fields, thread, Some(key));
+            self.after_submit(engine, locked.give_back());
+        }
+        self.trying.fetch_sub(1, Ordering::Release);
+        true
+    }
+
+    /// An entry that was taken out of the queue, and may have become a request with this key, goes
+    /// through the ring's queue to the engine. This function has a frame of its own, which the
+    /// usual entries do not need.
     #[cold]
     #[inline(never)]
-    fn go_on(self: &Arc<Self>, fields: &Fields, thread: u32) -> Locked<'_> {
-        let mut request = Request::new();
-        let prepared = request.prepare(fields, false);
-        request.thread = thread;
+    fn go_on(self: &Arc<Self>, fields: &Fields, thread: u32, key: Option<u64>) -> Locked<'_> {
+        let mut copied = Request::new();
+        let prepared = copied.prepare(fields, false);
         let mut locked = self.lock();
+        let at = key.and_then(|key| locked.find(key));
+        let at = at.unwrap_or_else(|| locked.place_for(fields, thread));
         match prepared {
             Ok(()) => {
-                let at = locked.place();
-                locked.fill(at, request);
+                let request = locked.request(at);
+                let fd = request.number();
+                (request.plan, request.iov) = (copied.plan, copied.iov);
+                if let Plan::Engine(sqe, _) = &mut request.plan {
+                    sqe.fd = fd;
+                }
+                if matches!(copied.opcode, op::READV | op::WRITEV) {
+                    self.saw_vector(copied.expected);
+                }
                 locked.make_ready(at);
             }
-            Err(Refused::Malformed(errno) | Refused::Errno(errno)) => {
-                locked.end(Cqe { user_data: fields.user_data(), res: errno, flags: 0 });
-            }
+            Err(Refused::Malformed(errno) | Refused::Errno(errno)) => locked.finish(at, errno, 0),
         }
         locked
     }
 }
 
 impl Locked<'_> {
-    /// Is this entry at the head of the queue, with nothing in front of it that it is to wait for?
+    /// Is this entry at the head of the queue, and does it wait for no chain and no cancel?
     fn is_next(&mut self, head: u32, sqe: &Sqe) -> bool {
         let state = &*self.state;
         let is_quiet = state.chains.is_quiet()
             && !state.is_in_batch
             && state.asking == 0
             && state.tasks.is_empty()
-            && !state.is_in_front_of(op::is_write(sqe.opcode))
             && state.restrictions.allow(sqe.opcode, 0);
         is_quiet
             && self.core.memory.page().sq_head.load(Ordering::Relaxed) == head
@@ -100,15 +152,29 @@ impl Locked<'_> {
             && !self.state.sharing.is_shared
     }
 
-    /// Takes the entry out of the queue.
+    /// Takes the entry out of the queue, to be executed by its submitter.
     fn begin(&mut self, head: u32) {
+        self.take_out(head);
+        self.core.executes_one_more();
+    }
+
+    /// Takes the entry out of the queue.
+    fn take_out(&mut self, head: u32) {
         let core = self.core;
         let next = head.wrapping_add(1);
         core.memory.page().sq_head.store(next, Ordering::Release);
         core.memory.word(Word::SqHead).store(next, Ordering::Release);
         core.one_was_taken();
-        core.executes_one_more();
         self.state.chains.begun();
+    }
+
+    /// A request for an entry that was taken out of the queue, without its plan.
+    fn place_for(&mut self, fields: &Fields, thread: u32) -> u32 {
+        let at = self.place();
+        let request = self.request(at);
+        (request.opcode, request.flags, request.fd) = (fields.opcode(), 0, fields.fd());
+        (request.user_data, request.thread) = (fields.user_data(), thread);
+        at
     }
 
     /// Ends the attempt with a completion.
@@ -122,8 +188,9 @@ impl Locked<'_> {
 // Miri knows no shared memory.
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::fs::File;
     use std::os::fd::AsRawFd as _;
-    use std::os::unix::fs::FileExt as _;
+    use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
@@ -277,6 +344,73 @@ mod tests {
         assert!(goes_fast(&mut ring, |ring| ring.put(fd, 0, &large)));
         let cqe = ring.wait();
         assert_eq!((cqe.res, ring.core.has_requests()), (1 << 20, false));
+        end(&ring, fd);
+    }
+
+    #[repr(align(4096))]
+    struct Pages([u8; 8192]);
+
+    /// A file for direct I/O, with bytes in it. It is in the folder of this program: folders for
+    /// temporary files are often not on a disk.
+    fn direct_file() -> Option<File> {
+        let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let named = tempfile::NamedTempFile::new_in(folder).unwrap();
+        named.as_file().write_all_at(&[7; 8192], 0).unwrap();
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_DIRECT).open(named.path()).ok()
+    }
+
+    #[test]
+    fn a_direct_transfer_submitted_alone_is_handed_over_by_its_submitter() {
+        const NAME: &str = "a_direct_transfer_submitted_alone_is_handed_over_by_its_submitter";
+        let skipped = |reason| println!("SKIPPED {NAME}: {reason}");
+        let Some(file) = direct_file() else { return skipped("no direct I/O here") };
+        let (mut ring, fd) = (Ring::new(), file.as_raw_fd());
+        // An event loop's ring: the program does not come to wait.
+        ring.core.told.store(true, Ordering::Relaxed);
+        let mut pages = Box::new(Pages([0; 8192]));
+        let half = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 4096 };
+        let start = pages.0.as_mut_ptr();
+        let parts = [half(start), half(start.wrapping_add(4096))];
+        let at = |count| (parts.as_ptr().expose_provenance(), count);
+        let submits = |ring: &mut Ring, opcode, what| {
+            ring.put_any(opcode, fd, 0, what);
+            (ring.submit(), ring.wait().res)
+        };
+        // The engine has no interface of the kernel's before the first ones.
+        let is_fast = (0..200).any(|_| {
+            let (fast, result) = submits(&mut ring, op::READV, at(2));
+            assert_eq!(result, 8192);
+            fast
+        });
+        if !is_fast {
+            skipped("no Linux AIO, or not for this file system");
+            return end(&ring, fd);
+        }
+        assert!(pages.0.iter().all(|&byte| byte == 7));
+        let plain = (start.expose_provenance(), 4096);
+        for (opcode, what, length) in [
+            (op::READ, plain, 4096),
+            (op::WRITE, plain, 4096),
+            (op::WRITEV, at(2), 8192),
+            (op::READV, at(1), 4096),
+            (op::READV, at(0), 0),
+        ] {
+            assert_eq!(submits(&mut ring, opcode, what).1, length, "{opcode}");
+        }
+        // A vector that the kernel cannot read, and one that is too long.
+        for (opcode, what, errno) in [
+            (op::READV, (64, 2), libc::EFAULT),
+            (op::WRITEV, (64, 1), libc::EFAULT),
+            (op::READV, at(1025), libc::EINVAL),
+        ] {
+            assert_eq!(submits(&mut ring, opcode, what).1, -errno, "{opcode}");
+        }
+        let state = |locked: &mut crate::ring::Locked<'_>| {
+            (locked.live().count(), locked.state.in_front, locked.core().has_requests())
+        };
+        assert_eq!(ring.core.with(state), (0, [0; 2], false));
+        assert_eq!(ring.core.trying.load(Ordering::Relaxed), 0);
         end(&ring, fd);
     }
 

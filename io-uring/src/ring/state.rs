@@ -463,12 +463,19 @@ impl Locked<'_> {
     pub(super) fn make_ready(&mut self, at: u32) {
         let request = self.request(at);
         request.stage = Stage::Ready;
+        self.is_for_engine(at);
+        self.state.ready.push_back(at);
+        self.core.handover.add();
+    }
+
+    /// The engine is about to get a request, which later ones may not overtake.
+    #[inline]
+    pub(super) fn is_for_engine(&mut self, at: u32) {
+        let request = self.request(at);
         let is_read = matches!(request.opcode, op::READ | op::READV | op::READ_FIXED);
         let by = if is_read { Overtaken::ByReads } else { Overtaken::ByNone };
         if request.in_front.replace(by).is_none() {
             self.state.in_front[by as usize] += 1;
         }
-        self.state.ready.push_back(at);
-        self.core.handover.add();
     }
 }

@@ -335,10 +335,8 @@ impl KernelLane {
             }
         }
         let ticks = sys::ticks().wrapping_sub(begin) / count as u64;
-        if !how.at_once {
-            facts::learn_submit(fd, write, ticks > SLOW_SUBMIT_US * board.ticks_per_us());
-        }
-        self.has_handed_over(fd);
+        let slow = !how.at_once && ticks > SLOW_SUBMIT_US * board.ticks_per_us();
+        self.has_handed_over(fd, write, slow);
     }
 
     /// Notes requests that go to the kernel next. Returns their number, and whether its eventfd has
@@ -375,9 +373,11 @@ impl KernelLane {
         (before, tell)
     }
 
-    /// Requests went to the kernel, the first of them on `fd`.
+    /// Requests went to the kernel, the first of them on `fd`. `slow`: the kernel has waited. A
+    /// thread that hands over at once may have been preempted, but it did not wait.
     #[inline]
-    fn has_handed_over(&self, fd: RawFd) {
+    fn has_handed_over(&self, fd: RawFd, write: bool, slow: bool) {
+        facts::learn_submit(fd, write, slow);
         self.submitting.fetch_sub(1, Ordering::SeqCst);
         let batches = self.handed.fetch_add(1, Ordering::Relaxed) + 1;
         if batches.is_multiple_of(FRESH_EVERY) {
@@ -388,8 +388,8 @@ impl KernelLane {
 
     /// Hands a request over right from its submitter, past the queue. If it `copies` the request's
     /// vector, the kernel reads the vector in the program's memory. It is copied afterwards, before
-    /// the request can end. `Err`: the kernel refuses the request, other requests come first, or
-    /// another thread collects. Nothing has changed then.
+    /// the request can end. Returns whether there were completions. `Err`: the kernel refuses the
+    /// request, other requests come first, or another thread collects. Nothing has changed then.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`](crate::instance::Instance::submit_with), but a vector that
@@ -399,7 +399,7 @@ impl KernelLane {
         board: &'a Board,
         mut request: Started<'a>,
         copies: bool,
-    ) -> Result<(), Started<'a>> {
+    ) -> Result<bool, Started<'a>> {
         let how = HandOver { nobody_comes: true, at_once: true };
         if !self.queue.is_empty() {
             return Err(request);
@@ -410,7 +410,7 @@ impl KernelLane {
             self.pass_on_the_right(board);
             return Err(request);
         }
-        let (index, fd) = (request.index(), request.sqe.fd);
+        let (index, fd, write) = (request.index(), request.sqe.fd, request.kind == Kind::Write);
         if copies {
             // A signal handler may collect this request before its vector is copied. If the request
             // is executed again then, it fails.
@@ -421,11 +421,11 @@ impl KernelLane {
         batch.push(request);
         let (_, tell) = self.begin_to_hand_over(board, backend, &batch, how);
         let (taken, errno) = reaping.asleep(|| backend.submit(batch.requests(), tell, true));
-        self.has_handed_over(fd);
+        self.has_handed_over(fd, write, false);
         if taken == 1 {
             batch.give_away(1);
             if !reaping.is_held() {
-                return Ok(());
+                return Ok(false);
             }
             if copies {
                 // SAFETY: who has the right to collect has what is in the kernel's hands. The
@@ -437,8 +437,7 @@ impl KernelLane {
                 }
             }
             // A program that looks into its ring after a submit finds what has completed meanwhile.
-            without_taker(|taker| self.harvest_with(reaping, backend, board, taker));
-            return Ok(());
+            return Ok(without_taker(|taker| self.harvest_with(reaping, backend, board, taker)));
         }
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.note_refusal(errno, how);
