@@ -464,9 +464,12 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
         Some(Duration::from_nanos(asked.timeout.in_nanoseconds()?))
     };
     let (done, keys) = core.with(|locked| locked.cancel_now(&what))?;
-    let (mut done, mut running) = (done, Vec::new());
+    let (mut done, mut one, mut running) = (done, 0, Vec::new());
     core.cancel_each(engine, &keys, |key, answer| match answer {
-        0.. => done += 1,
+        0.. => {
+            done += 1;
+            one = answer;
+        }
         errno if errno == -libc::EALREADY => running.push(key),
         _ => {}
     });
@@ -476,7 +479,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
             0 if all => Ok(0),
             0 => Err(-libc::ENOENT),
             done if all => Ok(done),
-            _ => Ok(0),
+            _ => Ok(one),
         };
     }
     // The requests are being executed: waits until they have ended.

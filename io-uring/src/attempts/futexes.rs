@@ -21,9 +21,10 @@ pub(crate) struct FutexWake {
 
 impl Attempt for FutexWake {
     fn attempt(&self, _: i32) -> Tried {
-        // The system call wakes one in place of none.
-        let wakes = || futexes::wake(self.word, self.count, self.mask, self.is_private);
-        Tried::Done(if self.count == 0 { 0 } else { wakes() })
+        Tried::Done(match self.count {
+            0 => futexes::wake_none(self.word, self.mask, self.is_private),
+            count => futexes::wake(self.word, count, self.mask, self.is_private),
+        })
     }
 }
 

@@ -28,6 +28,17 @@ impl Match {
     }
 }
 
+impl Request {
+    /// Does a second cancel no longer find the request? The kernel cancels others again until their
+    /// completion is posted.
+    pub(super) fn is_cancelled_once(&self) -> bool {
+        matches!(
+            self.opcode,
+            op::TIMEOUT | op::LINK_TIMEOUT | op::WAITID | op::FUTEX_WAIT | op::FUTEX_WAITV
+        )
+    }
+}
+
 impl Locked<'_> {
     pub(super) fn begin_cancel(&mut self, at: u32, what: Match) -> Option<i32> {
         let key = self.key(at);
@@ -64,8 +75,7 @@ impl Locked<'_> {
             | Stage::Engine
             | Stage::Poll(_)
             | Stage::Timer(_) => true,
-            // The timeout can be cancelled again until its completion is posted, as in the kernel.
-            Stage::Ends => !matches!(request.opcode, op::TIMEOUT | op::LINK_TIMEOUT),
+            Stage::Ends => !request.is_cancelled_once(),
             _ => false,
         };
         let is_meant = |(at, request): &(u32, &Request)| {

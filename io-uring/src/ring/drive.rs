@@ -378,7 +378,11 @@ impl Core {
             // While another thread has the lock, the request counts as the engine's.
             let mut sleeper = None;
             let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
-                let found = locked.find(key);
+                // If another cancel has ended a wait, this one does not find it.
+                let found = locked.find(key).filter(|&at| {
+                    let request = locked.request(at);
+                    request.stage != Stage::Ends || !request.is_cancelled_once()
+                });
                 let stage = found.map(|at| locked.cancel_tried(at));
                 sleeper = found.and_then(|at| locked.sleeper(at));
                 self.run_tasks_of(locked.give_back());

@@ -11,6 +11,7 @@ use crate::abi::{iosqe, op, setup, splice};
 use crate::calls::Call;
 use crate::files::Buffer;
 use crate::prepare::{self, Plan};
+use crate::sys::sockets;
 use crate::{rights, sys};
 
 impl Locked<'_> {
@@ -108,6 +109,13 @@ impl Locked<'_> {
         Ok(())
     }
 
+    /// What is wrong with the file of a send, and counts before what is wrong with its buffer.
+    fn wrong_file(&mut self, at: u32) -> Option<i32> {
+        let number = self.number(at);
+        let refused = sockets::can_send_uncopied(number).err()?;
+        (self.request(at).opcode == op::SEND_ZC || refused == -libc::EBADF).then_some(refused)
+    }
+
     /// What a worker calls, or this thread. `slot`: where an opened file goes, if into one.
     fn issue_call(&mut self, at: u32, slot: Option<u32>) -> Option<i32> {
         if let Err(errno) = self.aim_call(at) {
@@ -196,7 +204,8 @@ impl Locked<'_> {
                 let socket = Arc::clone(socket);
                 if let (Some(index), Some(message)) = (socket.buffer_index, socket.message()) {
                     let is_list = message.header.is_some();
-                    self.hold_buffer(at, index, message.all_parts(), is_list)?;
+                    let held = self.hold_buffer(at, index, message.all_parts(), is_list);
+                    held.map_err(|errno| self.wrong_file(at).unwrap_or(errno))?;
                 }
             }
             Call::Close { fd } => {

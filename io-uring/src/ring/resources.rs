@@ -357,10 +357,13 @@ impl Locked<'_> {
         let (mut slots, mut done) = ([slot, slot.wrapping_add(1)], 0);
         let mut answer = if flags & libc::O_CLOEXEC as u32 != 0 { -libc::EINVAL } else { 0 };
         for end in ends {
-            let end = move_aside(end);
-            if answer < 0 || end < 0 {
-                answer = answer.min(end);
+            if answer < 0 {
                 _ = sys::close(end);
+                continue;
+            }
+            let end = move_aside(end);
+            if end < 0 {
+                answer = end;
                 continue;
             }
             answer = self.install_number(if is_any { slot } else { slots[done] }, end);

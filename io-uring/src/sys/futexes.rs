@@ -41,6 +41,16 @@ pub(crate) fn wake(word: u64, count: u32, mask: u32, is_private: bool) -> i32 {
     unsafe { call!(futex, word, op, count, 0, 0, mask) as i32 }
 }
 
+/// As [`wake`] for a count of 0, which futex(2) takes for 1: 0, or a negative errno.
+pub(crate) fn wake_none(word: u64, mask: u32, is_private: bool) -> i32 {
+    if mask == 0 {
+        return -libc::EINVAL;
+    }
+    let op = libc::FUTEX_REQUEUE | if is_private { FUTEX_PRIVATE } else { 0 };
+    // SAFETY: the address is only compared: no waiter is moved to it.
+    unsafe { call!(futex, word, op, 0, 0, word, 0) as i32 }
+}
+
 pub(crate) fn wake_own(word: &AtomicU32) {
     wake(word.as_ptr().expose_provenance() as u64, 1, u32::MAX, true);
 }

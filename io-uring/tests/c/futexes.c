@@ -200,6 +200,25 @@ static void ended(void)
             printf("nobody: %ld\n", wake(words, 1));
         }
     }
+    /* The answers of cancels, which are numbers for futexes. */
+    struct io_uring_sync_cancel_reg sync = { .addr = 1, .timeout = { -1, -1 } };
+    for (int how = 0; how < 4; how++) {
+        for (int at = 0; at < 3; at++)
+            futex(WAIT, &words[at], 0, ALL, SIZE_32 | PRIVATE, 1 + at);
+        io_uring_submit(&ring);
+        sync.flags = how % 2 ? IORING_ASYNC_CANCEL_ANY : 0;
+        if (how < 2) {
+            io_uring_prep_cancel(entry(&ring, 0), (void *)1, sync.flags);
+            io_uring_submit(&ring);
+        } else {
+            printf("synchronous: %d\n", io_uring_register_sync_cancel(&ring, &sync));
+        }
+        printf("left: ");
+        for (int at = 0; at < 3; at++)
+            printf("%ld ", wake(&words[at], 1));
+        printf("\n");
+        sorted(&ring, "cancels", how < 2 ? 4 : 3);
+    }
     futex(WAIT, words, 0, ALL, SIZE_32 | PRIVATE, 1)->flags |= IOSQE_IO_LINK;
     struct io_uring_sqe *sqe = entry(&ring, 0);
     io_uring_prep_nop(sqe);
@@ -224,6 +243,12 @@ static void refused(int opcode)
     }
     futex(opcode, words, 1, 0, SIZE_32 | PRIVATE, 1);
     printf("no mask: %d\n", result());
+    futex(opcode, words, 0, 0, SIZE_32 | PRIVATE, 1);
+    printf("no mask, of none: %d\n", result());
+    futex(opcode, (void *)8, 0, ALL, SIZE_32, 1);
+    printf("shared and nowhere, of none: %d\n", result());
+    futex(opcode, (void *)((char *)words + 1), 0, ALL, SIZE_32 | PRIVATE, 1);
+    printf("not aligned, of none: %d\n", result());
     futex(opcode, words, 1, 1ull << 32, SIZE_32 | PRIVATE, 1);
     printf("a long mask: %d\n", result());
     futex(opcode, words, 1ull << 32, ALL, SIZE_32 | PRIVATE, 1);

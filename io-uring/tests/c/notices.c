@@ -134,6 +134,17 @@ static void refused(void)
     told("a file");
     send_(SEND_ZC, -1, "hello", 5, 0, 0);
     told("no descriptor");
+    /* The wrong file counts before what is no registered buffer. */
+    send_(SEND_ZC, pair[0], "hello", 5, 0, FIXED);
+    told("a pair, beside the buffer");
+    send_(SEND_ZC, 0, "hello", 5, 0, FIXED)->fd = scratch();
+    told("a file, beside the buffer");
+    send_(SEND_ZC, -1, "hello", 5, 0, FIXED);
+    told("no descriptor, beside the buffer");
+    struct iovec beside = { &message, 1 };
+    struct msghdr of_beside = { .msg_iov = &beside, .msg_iovlen = 1 };
+    send_(SENDMSG_ZC, pair[0], &of_beside, 1, 0, FIXED);
+    told("a message of a pair, beside the buffer");
     send_(SEND_ZC, ends[0], "hello", 5, 0, 0)->flags |= IOSQE_CQE_SKIP_SUCCESS;
     told("without a completion");
     send_(SEND_ZC, ends[0], (void *)8, 5, 0, 0);

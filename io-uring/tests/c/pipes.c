@@ -84,6 +84,17 @@ static void slots(void)
     printf("one that is none: %d\n", result());
     pipe_(ends, O_CLOEXEC, 1);
     printf("closed on exec: %d\n", result());
+    /* Descriptors that get the numbers of pipes which no slot took can be registered. */
+    for (int at = 0; at < 4; at++) {
+        pipe_(ends, at % 2 ? O_CLOEXEC : 0, at % 2 ? 1 : 6);
+        result();
+    }
+    for (int number = 40; number < 60; number++) {
+        int fd = fcntl(0, F_DUPFD, number);
+        if (io_uring_register_files_update(&ring, 0, &fd, 1) != 1)
+            printf("%d cannot be registered\n", fd);
+        close(fd);
+    }
     pipe_((int *)8, 0, 1);
     printf("to nowhere: %d\n", result());
     for (int at = 0; at < 5; at++) {
