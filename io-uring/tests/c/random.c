@@ -1,5 +1,6 @@
-/* Random batches of entries whose results do not depend on an undefined order. Half of the kinds
- * are in random_waits.h. The arguments are the first seed and the number of batches. */
+/* Random batches of entries whose results do not depend on an undefined order. Other kinds are in
+ * random_newer.h, random_waits.h and random_forks.h. The arguments are the first seed and the
+ * number of batches. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -43,12 +44,17 @@ static void prints_messages(void)
     }
 }
 
+#include "random_newer.h"
+
 /* Fills an entry; true if the next one is to be a linked timeout that is due. */
 static int fill(struct io_uring_sqe *sqe, int at, int after_link)
 {
     char *buffer = buffers[at];
     int is_due = 0;
-    switch (pick(after_link ? 22 : 20)) {
+    if (is_new && pick(3) == 0)
+        return fill_newer(sqe, at, after_link);
+    unsigned kind = pick(after_link ? 22 : 20);
+    switch (is_shared && kind > 15 && kind < 20 ? 0 : kind) {
     case 0:
     case 1:
         io_uring_prep_nop(sqe);
@@ -163,16 +169,33 @@ static void submit(struct io_uring *ring, int left)
 
 #include "random_waits.h"
 
-static void program(void)
+/* Takes the completions of a number of requests, and the notices that some of them announce. Prints
+ * them in the order of the requests. */
+static void take_all(struct io_uring *ring, int count)
 {
-    struct io_uring ring;
-    int list[2] = { file, -1 };
-    set_up(&ring);
-    MUST(io_uring_register_files(&ring, list, 2) == 0);
-    int drains = pick(2);
+    struct io_uring_cqe all[2 * MOST], *cqe;
+    int have = 0;
+    for (int left = count; left > 0; have++) {
+        MUST(have < 2 * MOST && io_uring_wait_cqe(ring, &cqe) == 0);
+        all[have] = *cqe;
+        left += (cqe->flags & IORING_CQE_F_MORE ? 1 : 0) - 1;
+        io_uring_cqe_seen(ring, cqe);
+    }
+    qsort(all, have, sizeof *all, by_user_data);
+    /* Without what it may say of more data. */
+    for (int at = 0; at < have; at++)
+        printf("result: %llu gives %d, flags %u\n", (unsigned long long)all[at].user_data,
+               all[at].res, all[at].flags & ~IORING_CQE_F_SOCK_NONEMPTY);
+    printf("%u more\n", io_uring_cq_ready(ring));
+}
+
+/* Random entries, which all end. */
+static void batch(struct io_uring *ring)
+{
     int count = 1 + pick(MOST - 1), is_due = 0, links = 0;
+    drains = pick(2);
     for (int at = 0; at < count; at++) {
-        struct io_uring_sqe *sqe = entry(&ring, at);
+        struct io_uring_sqe *sqe = entry(ring, at);
         if (is_due) {
             io_uring_prep_link_timeout(sqe, &soon, 0);
             sqe->user_data = at;
@@ -185,36 +208,81 @@ static void program(void)
         if (is_due && at == count - 1)
             count++;
         unsigned flags = is_due ? 0 : pick(8);
-        links = is_due || flags < 4;
+        /* The kernel posts a notice for a send that a chain has cancelled, too. */
+        links = is_due || (flags < 4 && sqe->opcode != SEND_ZC && sqe->opcode != SENDMSG_ZC);
         if (links)
             sqe->flags |= !is_due && flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;
         if (drains && pick(10) == 0)
             sqe->flags |= IOSQE_IO_DRAIN;
         printf("entry %d: opcode %u, flags %u\n", at, sqe->opcode, sqe->flags);
     }
-    submit(&ring, count);
-    sorted(&ring, "result", count);
+    submit(ring, count);
+    take_all(ring, count);
+    prints_newer(count);
+}
+
+static void program(void)
+{
+    struct io_uring ring;
+    int list[TABLE] = { file, -1, -1, -1, -1, -1, -1, -1 };
+    set_up(&ring);
+    MUST(io_uring_register_files(&ring, list, TABLE) == 0);
+    if (is_new) {
+        MUST(io_uring_register_file_alloc_range(&ring, FIRST_FREE, TABLE - FIRST_FREE) == 0);
+        registers_buffers(&ring);
+    }
+    batch(&ring);
     prints_messages();
     io_uring_queue_exit(&ring);
 }
+
+static void *nothing(void *none)
+{
+    return none;
+}
+
+/* Files and rings of this process. */
+static void opens_files(void)
+{
+    MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 &&
+         pipe(empty) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    opens_newer();
+    /* Linux 6.18 loses waiters for futexes when a process gets its second thread. */
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, nothing, NULL) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+static void sets_up_rings(void)
+{
+    struct iovec parts[3] = { { fixed, sizeof fixed }, { NULL, 0 }, { fixed, 2 * PART } };
+    for (int at = 0; at < 2; at++)
+        MUST(io_uring_queue_init(64, &told[at], at ? DEFERS : 0) == 0);
+    MUST(io_uring_queue_init(2, &lender, 0) == 0);
+    MUST(io_uring_register_buffers(&lender, parts, 3) == 0);
+}
+
+static void leaves_rings(void)
+{
+    for (int at = 0; at < 2; at++)
+        io_uring_queue_exit(&told[at]);
+    io_uring_queue_exit(&lender);
+}
+
+#include "random_forks.h"
 
 int main(int argc, char **argv)
 {
     unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
-    MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 &&
-         pipe(empty) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-    for (int at = 0; at < 2; at++)
-        MUST(io_uring_queue_init(64, &told[at], at ? DEFERS : 0) == 0);
+    /* What a child prints comes before what its parent prints while it lives. */
+    setvbuf(stdout, NULL, _IOFBF, 1 << 20);
+    opens_files();
+    sets_up_rings();
     for (unsigned long long seed = first; seed < first + count; seed++) {
         printf("program %llu\n", seed);
         state = seed * 2654435761u + 88172645463325252ull;
-        if (pick(2))
-            program();
-        else
-            waiting_program();
-        while (recv(sockets[1], buffers, sizeof buffers, MSG_DONTWAIT) > 0)
-            ;
+        any_program();
     }
+    ends_children();
     return 0;
 }

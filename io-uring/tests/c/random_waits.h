@@ -18,6 +18,12 @@ enum kind {
     RECEIVE_INTO_GROUP,
     ACCEPT,
     POLL,
+    NEWER,
+    READ_LIST = NEWER,
+    EPOLL,
+    FUTEX,
+    FUTEX_OF_TWO,
+    CHILD,
     LASTS,
     MULTISHOT = LASTS,
     RECEIVE_MORE,
@@ -34,6 +40,11 @@ static struct waiter {
     int on;           /* of the pipes and sockets, or -1 */
     int slot, buffer; /* or -1 */
     unsigned tags[2]; /* of its file and its buffer, or 0 */
+    int word; /* of one that waits for a futex */
+    struct futex_waiter words[2];
+    struct child child;
+    siginfo_t info;
+    struct epoll_event events[2];
     struct iovec part;
     struct msghdr message;
     char bytes[8];
@@ -42,8 +53,10 @@ static struct waiter {
 static struct {
     struct io_uring ring;
     enum end end;
-    int waiters, drains, defers;
+    int waiters, drains, defers, wakes;
     int pipes[WAITERS][2]; /* a listener has no second end */
+    int inner[WAITERS]; /* what an epoll watches, or -1 */
+    unsigned words[3], own[WAITERS][2]; /* futexes */
     int on[SLOTS]; /* the pipe that a slot stands for, or -1 */
     __u64 tags[2][SLOTS];
     unsigned last_tag; /* the last one that was given */
@@ -65,8 +78,14 @@ static void draw_waiters(void)
     for (int at = 0; at < all.waiters; at++) {
         struct waiter *one = &waiters[at];
         *one = (struct waiter){ .kind = pick(all.end == BY_DATA ? LASTS : KINDS), .slot = -1 };
-        one->on = one->kind == TIMEOUT ? -1 : (int)pick(WAITERS);
-        if (one->kind != TIMEOUT && pick(2)) {
+        if (!is_new && one->kind >= NEWER && one->kind < LASTS)
+            one->kind = POLL;
+        /* What has become of a child is not told to a thread that has ended. */
+        if (one->kind == CHILD && all.end == BY_THREAD)
+            one->kind = POLL;
+        int has_file = one->kind != TIMEOUT && (one->kind < FUTEX || one->kind > CHILD);
+        one->on = has_file ? (int)pick(WAITERS) : -1;
+        if (has_file && pick(2)) {
             one->slot = pick(SLOTS);
             one->on = all.on[one->slot];
             one->tags[0] = all.tags[0][one->slot];
@@ -76,14 +95,60 @@ static void draw_waiters(void)
         int accepts = one->kind == ACCEPT || one->kind == ACCEPT_MORE;
         int polls = one->kind == POLL || one->kind == MULTISHOT;
         int is_listener = one->on >= 0 && all.pipes[one->on][1] < 0;
-        int fits = accepts ? is_listener && all.end != BY_THREAD : !is_listener;
+        int is_epoll = one->on >= 0 && all.inner[one->on] >= 0;
+        int fits = accepts ? is_listener && all.end != BY_THREAD :
+                             !is_listener && is_epoll == (one->kind == EPOLL);
         if (one->on >= 0 && !polls && !fits)
             one->kind = POLL;
-        one->buffer = one->kind == READ_INTO_BUFFER ? (int)pick(SLOTS) : -1;
+        int has_buffer = one->kind == READ_INTO_BUFFER || one->kind == READ_LIST;
+        one->buffer = has_buffer ? (int)pick(SLOTS) : -1;
+        one->word = pick(3);
+        if (one->kind == CHILD)
+            one->child = pool[--pooled];
         if (one->buffer >= 0)
             one->tags[1] = all.tags[1][one->buffer];
         printf("waiter %d: kind %d on %d, slot %d, buffer %d\n", at, one->kind, one->on, one->slot,
                one->buffer);
+    }
+}
+
+static void fill_newer_waiter(struct io_uring_sqe *sqe, struct waiter *one, int fd)
+{
+    unsigned *own = all.own[one - waiters];
+    sqe->fd = fd;
+    sqe->len = 1;
+    switch (one->kind) {
+    case READ_LIST:
+        one->part.iov_base = all.buffers[one->buffer];
+        sqe->opcode = READV_FIXED;
+        sqe->addr = (unsigned long)&one->part;
+        sqe->buf_index = one->buffer;
+        break;
+    case EPOLL:
+        sqe->opcode = EPOLL_WAIT;
+        sqe->addr = (unsigned long)one->events;
+        break;
+    case FUTEX:
+        io_uring_prep_nop(sqe);
+        sqe->opcode = FUTEX_WAIT_;
+        sqe->fd = PRIVATE_32;
+        sqe->addr = (unsigned long)&all.words[one->word];
+        sqe->addr3 = ALL_BITS;
+        break;
+    case FUTEX_OF_TWO:
+        for (int at = 0; at < 2; at++)
+            one->words[at] = (struct futex_waiter){ 0, (unsigned long)&own[at], PRIVATE_32, 0 };
+        sqe->opcode = FUTEX_WAITV_;
+        sqe->fd = 0;
+        sqe->addr = (unsigned long)one->words;
+        sqe->len = 2;
+        break;
+    default:
+        sqe->opcode = WAITID;
+        sqe->fd = one->child.pid;
+        sqe->len = P_PID;
+        sqe->off = (unsigned long)&one->info;
+        sqe->splice_fd_in = WEXITED;
     }
 }
 
@@ -132,8 +197,11 @@ static void *submit_waiters(void *is_thread)
         case MULTISHOT:
             io_uring_prep_poll_multishot(sqe, fd, POLLIN);
             break;
-        default:
+        case TIMEOUT:
             io_uring_prep_timeout(sqe, &late, 0, 0);
+            break;
+        default:
+            fill_newer_waiter(sqe, one, fd);
         }
         if (one->kind == READ_INTO_GROUP || one->kind == RECEIVE_INTO_GROUP ||
             one->kind == RECEIVE_MORE) {
@@ -175,7 +243,9 @@ static void draw_cancel(struct io_uring_sqe *sqe)
         io_uring_prep_cancel_fd(sqe, slot, IORING_ASYNC_CANCEL_FD_FIXED | IORING_ASYNC_CANCEL_ALL);
         break;
     case 6:
-        io_uring_prep_cancel64(sqe, 0, IORING_ASYNC_CANCEL_ANY);
+        /* In the kernel, a futex that was just woken hides others from a cancel. */
+        io_uring_prep_cancel64(sqe, all.wakes ? FIRST_WAITER : 0,
+                               all.wakes ? 0 : IORING_ASYNC_CANCEL_ANY);
         break;
     default: {
         int same = 0;
@@ -196,6 +266,15 @@ static int minus_one = -1;
 static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
 {
     int cancels = all.end != BY_THREAD && (all.defers || !after_link);
+    if (is_new && pick(6) == 0) {
+        int is_used = all.wakes && !after_link;
+        sqe->opcode = FUTEX_WAKE_;
+        sqe->fd = PRIVATE_32;
+        sqe->addr = (unsigned long)(is_used ? &all.words[pick(3)] : &words[1]);
+        sqe->addr2 = pick(4);
+        sqe->addr3 = ALL_BITS;
+        return;
+    }
     switch (pick(cancels ? 12 : 7)) {
     case 0:
     case 1:
@@ -273,7 +352,8 @@ static void registers(void)
         all.tags[0][at] = draw_tag();
         all.tags[1][at] = draw_tag();
     }
-    MUST(io_uring_register_files_tags(&all.ring, files, all.tags[0], SLOTS) == 0);
+    errno = -io_uring_register_files_tags(&all.ring, files, all.tags[0], SLOTS);
+    MUST(errno == 0);
     MUST(io_uring_register_buffers_tags(&all.ring, parts, all.tags[1], SLOTS) == 0);
 }
 
@@ -314,6 +394,17 @@ static void updates(void)
     }
 }
 
+/* What a request without a file waits for. */
+static void happens(struct waiter *one)
+{
+    unsigned *word = one->kind == FUTEX ? &all.words[one->word] :
+                                          &all.own[one - waiters][one->word % 2];
+    if (one->kind == CHILD)
+        is_to_end(&one->child);
+    if (one->kind == FUTEX || one->kind == FUTEX_OF_TWO)
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, WAITERS, NULL, NULL, 0);
+}
+
 /* Data, or clients that have gone again. */
 static void comes(int at, int count)
 {
@@ -343,6 +434,9 @@ static void ends_all(int entries)
                 comes(at, needed + 1);
         }
     }
+    for (int at = 0; at < all.waiters; at++)
+        if (all.end != BY_CANCEL && is_left(at))
+            happens(&waiters[at]);
     int timeouts = 0;
     for (int at = 0; at < all.waiters; at++)
         timeouts += waiters[at].kind == TIMEOUT && is_left(at);
@@ -374,6 +468,22 @@ static int result_of(const struct io_uring_cqe *cqe)
     return accepts && cqe->res >= 0 ? close(cqe->res) : cqe->res;
 }
 
+/* Prints what a request has left in memory. A child that was not waited for ends. */
+static void prints_newer_waiter(int at)
+{
+    struct waiter *one = &waiters[at];
+    if (one->kind == EPOLL && one->events[0].events)
+        printf("%d has event %x of %d\n", at, one->events[0].events,
+               (int)one->events[0].data.u64);
+    if (one->kind != CHILD)
+        return;
+    if (one->info.si_signo)
+        printf("%d has seen signal %d, code %d, status %d\n", at, one->info.si_signo,
+               one->info.si_code, one->info.si_status);
+    else
+        ends(one->child);
+}
+
 static void prints_all(void)
 {
     for (int at = 0; at < all.waiters; at++)
@@ -386,13 +496,22 @@ static void prints_all(void)
         printf("result: %llu gives %d, flags %u\n", (unsigned long long)all.seen[at].user_data,
                result_of(&all.seen[at]), all.seen[at].flags & ~IORING_CQE_F_SOCK_NONEMPTY);
     printf("%u more\n", io_uring_cq_ready(&all.ring));
+    for (int at = 0; at < all.waiters; at++)
+        prints_newer_waiter(at);
 }
 
-/* A pipe, a pair of sockets, or a listener with a name of the kernel's choice. */
-static void opens(int *pair)
+/* A pipe, a pair of sockets, an epoll that watches a pipe, or a listener with a name of the
+ * kernel's choice. */
+static void opens(int *pair, int *inner)
 {
     struct sockaddr any = { .sa_family = AF_UNIX };
-    switch (pick(3)) {
+    *inner = -1;
+    switch (pick(is_new ? 4 : 3)) {
+    case 3:
+        MUST(pipe(pair) == 0);
+        *inner = pair[0];
+        pair[0] = epoll_of(*inner, EPOLLIN);
+        break;
     case 0:
         MUST(pipe(pair) == 0);
         break;
@@ -406,13 +525,15 @@ static void opens(int *pair)
     }
 }
 
-static void waiting_program(void)
+/* With a function that forks a process while requests wait, or NULL. */
+static void waiting_program(pid_t (*forks)(void))
 {
     pthread_t thread;
+    int status = 0;
     all.count = 0;
     all.last_tag = FIRST_TAG;
     for (int at = 0; at < WAITERS; at++)
-        opens(all.pipes[at]);
+        opens(all.pipes[at], &all.inner[at]);
     int many = set_up(&all.ring);
     all.defers = all.ring.flags & IORING_SETUP_DEFER_TASKRUN;
     all.end = pick(many ? ENDS : BY_THREAD);
@@ -426,16 +547,18 @@ static void waiting_program(void)
     } else {
         submit_waiters(NULL);
     }
+    pid_t child = forks ? forks() : 0;
     int entries = pick(MOST + 1);
     int has_drained = 0, links = 0;
     all.drains = all.end != BY_THREAD && pick(3) == 0;
+    all.wakes = all.end != BY_THREAD && !all.drains && pick(2);
     for (int at = 0; at < entries; at++) {
         struct io_uring_sqe *sqe = entry(&all.ring, at);
         fill_beside(sqe, at, links);
         sqe->user_data = at;
         unsigned flags = pick(8);
         /* A worker of the kernel executes what is left open. */
-        links = flags < 4 && at < entries - 1;
+        links = flags < 4 && at < entries - 1 && sqe->opcode != FUTEX_WAKE_;
         if (links)
             sqe->flags |= flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;
         if (all.drains && pick(8) == 0) {
@@ -444,7 +567,7 @@ static void waiting_program(void)
         }
         printf("entry %d: opcode %u, flags %u", at, sqe->opcode, sqe->flags);
         if (sqe->opcode == IORING_OP_ASYNC_CANCEL)
-            printf(", fd %d, of %d, flags %u", sqe->fd, (int)sqe->addr, sqe->cancel_flags);
+            printf(", of %d, flags %u", (int)sqe->addr, sqe->cancel_flags);
         putchar('\n');
     }
     submit(&all.ring, entries);
@@ -456,10 +579,12 @@ static void waiting_program(void)
         MUST(pthread_join(thread, NULL) == 0);
     }
     ends_all(entries);
+    MUST(child == 0 || (waitpid(child, &status, 0) == child && status == 0));
     prints_all();
     io_uring_queue_exit(&all.ring);
     for (int at = 0; at < WAITERS; at++) {
         close(all.pipes[at][0]);
         close(all.pipes[at][1]);
+        close(all.inner[at]);
     }
 }
