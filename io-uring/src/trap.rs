@@ -10,6 +10,8 @@
 mod filter;
 #[cfg(target_arch = "x86_64")]
 mod jump;
+#[cfg(target_arch = "x86_64")]
+mod registers;
 mod signal;
 
 use std::ops::Range;

@@ -23,15 +23,13 @@
 //! need the program to have begun.
 #![allow(unsafe_code)]
 
-use std::arch::naked_asm;
-use std::arch::x86_64::{__cpuid_count, _xgetbv};
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use uringlet::front::sites::is_io_uring;
 
-use super::{CALLS, make};
+use super::CALLS;
+use super::registers::{can_save, enter};
 use crate::sys;
 
 /// `mov $number, %eax`, and `jmp` with a distance.
@@ -48,16 +46,6 @@ const CALL: [u8; 2] = [0x0f, 0x05];
 const STUB: usize = 128;
 const BETWEEN: usize = 64;
 const PAGE: usize = 4096;
-
-/// Registers that the kernel preserves, and a call of this library's may not: of x87, SSE, AVX and
-/// AVX-512, by their bits in XCR0.
-const STATES: u64 = 0xe7;
-/// Bytes for all of these, in the order of XSAVEC. 512 of x87 and SSE, a header of 64, 256 of AVX,
-/// 64 of masks (8 used), and 512 and 1,024 of AVX-512. Intel's manual, volume 1, chapter 13.
-const STATE_LEN: usize = 512 + 64 + 256 + 64 + 512 + 1024;
-
-/// The state components that XSAVEC saves here.
-static SAVED: AtomicUsize = AtomicUsize::new(0);
 
 /// A call that can be replaced: the place where its number is loaded, the number, and the place of
 /// the call.
@@ -294,101 +282,6 @@ fn stub(at: usize, own: &[u8], number: u32, back: usize) -> [u8; STUB] {
     code.extend(back.to_le_bytes());
     code.extend((enter as *const () as usize).to_le_bytes());
     code.try_into().expect("as long as a stub")
-}
-
-/// The same effect as a system call: all registers are preserved but `rax`, which has the answer,
-/// and `rcx` and `r11`. On the stack are the address of the stub, the number, `back`, and 128 bytes
-/// of the program's. To an unwinder the caller is the program's function, without the stub between.
-#[unsafe(naked)]
-unsafe extern "C" fn enter() {
-    naked_asm!(
-        ".cfi_startproc",
-        ".cfi_def_cfa rsp, 152",
-        ".cfi_offset rip, -136",
-        "push rbp",
-        ".cfi_def_cfa_offset 160",
-        ".cfi_offset rbp, -160",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        "pushfq",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push r10",
-        "push r8",
-        "push r9",
-        "sub rsp, {state_len}",
-        "and rsp, -64",
-        // XRSTOR needs a header without garbage.
-        "xor eax, eax",
-        "mov [rsp + 512], rax",
-        "mov [rsp + 520], rax",
-        "mov [rsp + 528], rax",
-        "mov [rsp + 536], rax",
-        "mov [rsp + 544], rax",
-        "mov [rsp + 552], rax",
-        "mov [rsp + 560], rax",
-        "mov [rsp + 568], rax",
-        "xor edx, edx",
-        "mov eax, [rip + {saved}]",
-        "xsavec64 [rsp]",
-        "mov rdi, [rbp + 16]",
-        "lea rsi, [rbp - 56]",
-        "cld",
-        "call {answer}",
-        "mov [rbp + 16], rax",
-        "xor edx, edx",
-        "mov eax, [rip + {saved}]",
-        "xrstor64 [rsp]",
-        "mov rax, [rbp + 16]",
-        "lea rsp, [rbp - 56]",
-        "pop r9",
-        "pop r8",
-        "pop r10",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "popfq",
-        "pop rbp",
-        ".cfi_def_cfa rsp, 152",
-        ".cfi_restore rbp",
-        "ret",
-        ".cfi_endproc",
-        state_len = const STATE_LEN,
-        saved = sym SAVED,
-        answer = sym answer,
-    )
-}
-
-/// # Safety
-/// Called by [`enter`], with the registers that it has pushed.
-unsafe extern "C" fn answer(number: i64, arguments: &[usize; 6]) -> isize {
-    let [f, e, d, c, b, a] = *arguments;
-    // SAFETY: a call of the program's, with the arguments in the registers.
-    unsafe { make(number, [a, b, c, d, e, f]) }
-}
-
-/// Can the processor save its registers in this form, in this much space?
-fn can_save() -> bool {
-    #[target_feature(enable = "xsave")]
-    fn states() -> u64 {
-        // SAFETY: the system has it enabled, by the caller's look.
-        unsafe { _xgetbv(0) }
-    }
-    if !is_x86_feature_detected!("xsave") || !is_x86_feature_detected!("xsavec") {
-        return false;
-    }
-    // SAFETY: it is there.
-    let saved = unsafe { states() } & STATES;
-    // The parts after the header, and those of them that begin at a multiple of 64.
-    let parts = (2..8).filter(|part| saved >> part & 1 == 1);
-    // SAFETY: each x86-64 processor has the instruction. Later versions of Rust than the oldest
-    // supported one know that, and the block is not needed with them.
-    #[allow(unused_unsafe)]
-    let eax = |part| unsafe { __cpuid_count(0xd, part) }.eax;
-    let len: u32 = parts.map(|part| eax(part).next_multiple_of(64)).sum();
-    SAVED.store(saved as usize, Ordering::Relaxed);
-    512 + 64 + len as usize <= STATE_LEN
 }
 
 /// Pages within reach of a jump from all of the text. They are below the text, because the heap
