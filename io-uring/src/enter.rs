@@ -130,6 +130,7 @@ unsafe fn enter_ring(
         }
     }
     if flags & enter::GETEVENTS == 0 {
+        core.look_for_untried();
         // If every request has ended, there is nothing to look for.
         if count > 0 && core.has_requests() {
             poll(&ring);
@@ -142,11 +143,14 @@ unsafe fn enter_ring(
     let waited = match bounds(flags, arg) {
         Err(errno) => Err(errno),
         Ok(_) if core.completions() >= min => {
+            core.look_for_untried();
             poll(&ring);
             flush(core);
             Ok(())
         }
         Ok(bounds) => {
+            // The wait does so.
+            core.untried.store(false, Ordering::Relaxed);
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
             // A signal handler may leave the wait by a jump. The ring is not pinned meanwhile,
             // because its end would wait for this thread.

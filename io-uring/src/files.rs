@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
-use crate::sys;
+use crate::{service, sys};
 
 /// A registered resource, with the tag that is posted when nobody uses it any more (0: none). Its
 /// slot uses it, and each request from its start to its completion.
@@ -18,6 +18,15 @@ pub(crate) struct Registered<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     pub(crate) descriptor: OwnDescriptor,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if self.descriptor.is_only() {
+            let number = self.descriptor.number();
+            service::before_close(&(number..=number));
+        }
+    }
 }
 
 impl Registered<File> {

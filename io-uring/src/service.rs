@@ -14,23 +14,22 @@ use std::sync::{Arc, Mutex, OnceLock};
 use uringlet::front::{self, Guard, PerProcess, lock, lock_counted};
 
 use crate::sys;
-use crate::tuning::{EVENTS, POLL_THREAD_IDLE, POLL_THREAD_LOOK, WAITER_GRACE};
+use crate::timers::{self, Expires};
+use crate::tuning::{CONFIRM_AFTER_NS, EVENTS, POLL_THREAD_IDLE, POLL_THREAD_LOOK, WAITER_GRACE};
 
 mod groups;
 mod seat;
+mod stays;
 
+use self::groups::{ALWAYS, COMES, Found, Groups, Member, SEVERAL};
 pub(crate) use self::groups::{Events, Watch, Watcher};
-use self::groups::{Found, Groups, Member, SEVERAL};
 use self::seat::Seat;
-
-/// Events that every poll reports.
-const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     state: Mutex<Groups>,
     /// Held by the thread that takes events, until the rings have been told.
-    takes: Mutex<()>,
+    takes: Mutex<Vec<libc::epoll_event>>,
     /// As [`Groups::live`], for threads that only ask whether there are any.
     live: AtomicUsize,
     /// Events were taken, and rings have not been notified yet.
@@ -65,10 +64,10 @@ fn busy() -> Option<&'static Service> {
     SERVICE.current().filter(is_busy)
 }
 
-/// As [`busy`], with the lock. `None`, too, in a signal handler that has interrupted its thread
-/// under this lock, or under one of the engine's.
-fn busy_and_free() -> Option<(&'static Service, Guard<'static, Groups>)> {
-    let service = busy().filter(|_| !front::holds_lock())?;
+/// A service, with the lock. `None`, too, in a signal handler that has interrupted its thread under
+/// this lock, or under one of the engine's.
+fn free(service: Option<&'static Service>) -> Option<(&'static Service, Guard<'static, Groups>)> {
+    let service = service.filter(|_| !front::holds_lock())?;
     Some((service, service.lock()))
 }
 
@@ -102,21 +101,15 @@ pub(crate) fn watch(
         Some(token) => token,
         None => state.register(epoll, fd, watch)?,
     };
-    let Some(group) = state.groups.get_mut(&token) else { return Err(-libc::ENOENT) };
-    let (is_first, ring) = (group.members.is_empty(), Arc::as_ptr(&watcher).addr());
-    group.members.insert((ring, key), Member { events: watch.events, watcher });
-    let is_alone = state.live == 0 || state.ring == ring;
-    state.ring = if is_alone { ring } else { SEVERAL };
-    service.ring.store(state.ring, Ordering::Relaxed);
-    state.live += usize::from(is_first);
-    service.live.store(state.live, Ordering::Release);
-    if !std::mem::replace(&mut state.alive, true) {
-        drop(state);
-        if front::spawn("ring", move || service.run(epoll)).is_err() {
-            service.lock().alive = false;
-        }
-    }
-    Ok(Poll(token))
+    service.enlist(state, (token, key), Member { events: watch.events, watcher })
+}
+
+/// As [`watch`], for a receive that is left untried. `None`: it is to be tried.
+pub(crate) fn watch_untried(fd: i32, watcher: Arc<dyn Watcher>, key: u64) -> Option<Poll> {
+    let service = SERVICE.current()?;
+    let mut state = service.lock();
+    let token = state.join_untried(fd)?;
+    service.enlist(state, (token, key), Member { events: COMES, watcher }).ok()
 }
 
 /// Is any poll watched?
@@ -128,9 +121,8 @@ pub(crate) fn is_busy() -> bool {
 /// A transfer on this descriptor is about to be executed, and may take data that polls wait for:
 /// they are checked first.
 pub(crate) fn look(fd: i32) {
-    let Some((service, state)) = busy_and_free() else { return };
-    let group = state.plain.get(&fd).and_then(|token| state.groups.get(token));
-    let has_polls = group.is_some_and(|group| !group.members.is_empty());
+    let Some((service, state)) = free(busy()) else { return };
+    let has_polls = state.has_polls(state.plain.get(&fd), u32::MAX);
     drop(state);
     if has_polls {
         service.take();
@@ -140,9 +132,8 @@ pub(crate) fn look(fd: i32) {
 /// A transfer on this descriptor has succeeded, so these events were true. An event that came after
 /// [`look`] can no longer be found: one-shot polls get it from here.
 pub(crate) fn went_through(fd: i32, events: u32) {
-    let Some((service, state)) = busy_and_free() else { return };
-    let group = state.open.get(&fd).and_then(|token| state.groups.get(token));
-    let has_polls = group.is_some_and(|group| group.armed & events != 0);
+    let Some((service, state)) = free(busy()) else { return };
+    let has_polls = state.has_polls(state.open.get(&fd), events);
     drop(state);
     if has_polls {
         service.take_with(Some((fd, events)));
@@ -189,6 +180,13 @@ pub(crate) fn rise() {
     }
 }
 
+/// Calls on sockets were made, and more are to come: the thread that makes them has not left.
+pub(crate) fn goes_on() {
+    if let Some(service) = SERVICE.current() {
+        service.seat.goes_on();
+    }
+}
+
 /// Changes the events of a multishot poll, and reports the events that are true now. False: the
 /// poll is no longer watched.
 pub(crate) fn change(poll: Poll, events: u32) -> bool {
@@ -213,9 +211,11 @@ pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
     }
 }
 
-/// The program is about to close descriptors: polls on their numbers get duplicates.
+/// The program is about to close descriptors: polls on their numbers get duplicates, and
+/// registrations without polls end.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
-    let Some((_, mut state)) = busy_and_free() else { return };
+    // Registrations stay where there are no polls.
+    let Some((_, mut state)) = free(SERVICE.current()) else { return };
     let Ok(epoll) = state.epoll() else { return };
     if fds.start() == fds.end() {
         return state.leave_number(epoll, *fds.start());
@@ -225,7 +225,75 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
     closed.into_iter().for_each(|fd| state.leave_number(epoll, fd));
 }
 
+/// The timer of [`Service::confirm`].
+struct Confirms;
+
+impl Expires for Confirms {
+    fn on_timer(self: Arc<Self>, _: u64) {
+        if let Some(service) = SERVICE.current() {
+            service.confirm();
+        }
+    }
+}
+
 impl Service {
+    /// Adds a member to a group.
+    fn enlist(
+        &'static self,
+        mut state: Guard<'_, Groups>,
+        (token, key): (u64, u64),
+        member: Member,
+    ) -> Result<Poll, i32> {
+        let epoll = state.epoll()?;
+        let Some(group) = state.groups.get_mut(&token) else { return Err(-libc::ENOENT) };
+        let (is_first, ring) = (group.members.is_empty(), Arc::as_ptr(&member.watcher).addr());
+        group.members.insert((ring, key), member);
+        let is_alone = state.live == 0 || state.ring == ring;
+        state.ring = if is_alone { ring } else { SEVERAL };
+        self.ring.store(state.ring, Ordering::Relaxed);
+        state.live += usize::from(is_first);
+        self.live.store(state.live, Ordering::Release);
+        let begins = !std::mem::replace(&mut state.alive, true);
+        let is_timed = state.trusted.is_empty() || std::mem::replace(&mut state.is_timed, true);
+        drop(state);
+        if begins && front::spawn("ring", move || self.run(epoll)).is_err() {
+            self.lock().alive = false;
+        }
+        if !is_timed {
+            self.confirm_later();
+        }
+        Ok(Poll(token))
+    }
+
+    /// Confirms later the groups that members have joined without a system call.
+    fn confirm_later(&self) {
+        let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(CONFIRM_AFTER_NS);
+        if timers::set(deadline, Arc::new(Confirms), 0).is_err() {
+            self.lock().is_timed = false;
+        }
+    }
+
+    fn confirm(&self) {
+        let mut state = self.lock();
+        let (round, groups) = (state.round, std::mem::take(&mut state.trusted));
+        state.round = round.wrapping_add(1);
+        drop(state);
+        // Other threads have the lock in between.
+        for token in groups {
+            let odd = self.lock().confirm(token, round);
+            if let Some(fd) = odd {
+                self.take_with(Some((fd, COMES)));
+            }
+        }
+        let mut state = self.lock();
+        state.is_timed = !state.trusted.is_empty();
+        let goes_on = state.is_timed;
+        drop(state);
+        if goes_on {
+            self.confirm_later();
+        }
+    }
+
     fn lock(&self) -> Guard<'_, Groups> {
         lock_counted(&self.state)
     }
@@ -247,8 +315,13 @@ impl Service {
                 return;
             }
             drop(state);
-            if woken != 0 && self.is_left_to_the_thread(epoll, &mut turns) {
-                self.take();
+            if woken != 0
+                && self.is_left_to_the_thread(epoll, &mut turns)
+                && !self.take()
+                && !self.is_of(SEVERAL)
+            {
+                // A socket is ready, and its next receive is not submitted yet.
+                std::thread::sleep(WAITER_GRACE);
             }
         }
     }
@@ -272,21 +345,25 @@ impl Service {
         }
     }
 
-    /// Takes all events up to now, and tells the rings.
-    fn take(&self) {
-        self.take_with(None);
+    /// Takes all events up to now, and tells the rings. False: there were none for them.
+    fn take(&self) -> bool {
+        self.take_with(None)
     }
 
     /// Also tells polls of a number that these events were true.
-    fn take_with(&self, mut passed: Option<(i32, u32)>) {
+    fn take_with(&self, mut passed: Option<(i32, u32)>) -> bool {
+        let mut has_told = false;
         if TAKES.get() != Takes::No {
-            return TAKES.set(Takes::Again);
+            TAKES.set(Takes::Again);
+            return has_told;
         }
         loop {
             TAKES.set(Takes::Yes);
-            self.take_once(passed.take()).into_iter().for_each(|after| after());
+            let told = self.take_once(passed.take());
+            has_told |= !told.is_empty();
+            told.into_iter().for_each(|after| after());
             if TAKES.replace(Takes::No) == Takes::Yes {
-                return;
+                return has_told;
             }
         }
     }
@@ -294,11 +371,11 @@ impl Service {
     #[inline(never)]
     fn take_once(&self, mut passed: Option<(i32, u32)>) -> Vec<Box<dyn FnOnce()>> {
         let mut after = Vec::new();
-        let _one_thread = lock(&self.takes);
+        let mut events = lock(&self.takes);
+        events.resize(EVENTS, libc::epoll_event { events: 0, u64: 0 });
         let Ok(epoll) = self.lock().epoll() else { return after };
         // A group is among the events once.
         for _ in 0..=self.live.load(Ordering::Relaxed) / EVENTS {
-            let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
             let count = sys::epoll_wait_now(epoll, &mut events);
             let events = &events[..usize::try_from(count).unwrap_or(0)];
             let found = self.happened(events, passed.take());
@@ -316,6 +393,7 @@ impl Service {
         for event in events {
             state.happened(event.u64, event.events, &mut found);
         }
+        state.were_taken();
         if let Some((fd, seen)) = passed
             && let Some(&token) = state.open.get(&fd)
         {
@@ -351,7 +429,7 @@ mod tests {
         }
     }
 
-    const READS: Watch = Watch { events: libc::EPOLLIN as u32, multi: false };
+    const READS: Watch = Watch { events: libc::EPOLLIN as u32, multi: false, stays: false };
 
     #[test]
     fn what_a_transfer_has_taken_is_told_to_polls_that_tell_once_and_no_look_finds_any_more() {
@@ -410,5 +488,43 @@ mod tests {
         poll(number, 3);
         next.1.write_all(b"x").expect("room");
         assert_eq!(events.recv().expect("an event"), (3, libc::EPOLLIN as u32));
+    }
+
+    /// A receive has waited for the first socket, whose number names the second one now, unseen.
+    /// Calls `waits` with that number: another receive is to get an event of the second socket.
+    fn reuse_unseen(keeps_first: bool, waits: impl Fn(i32, Arc<dyn Watcher>)) {
+        let (sender, events) = channel();
+        let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));
+        let pair = || std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        let ([first, mut to_first], [second, mut to_second]) = (pair().into(), pair().into());
+        let _first = keeps_first.then(|| first.try_clone().expect("a number"));
+        let fd = first.as_raw_fd();
+        let stays = Watch { stays: true, ..READS };
+        let poll = watch(fd, stays, Arc::clone(&watcher), 1).expect("a poll");
+        unwatch(poll, 1, Arc::as_ptr(&watcher).addr());
+        sys::replace(fd, second.as_raw_fd());
+        let _ = to_first.write_all(b"x");
+        waits(fd, watcher);
+        to_second.write_all(b"x").expect("room");
+        assert!(events.iter().any(|(key, _)| key == 2));
+    }
+
+    #[test]
+    fn a_receive_that_waits_without_a_call_finds_the_file_that_has_its_number_unseen() {
+        reuse_unseen(false, |fd, watcher| {
+            watch_untried(fd, watcher, 2).expect("the first receive was tried in vain");
+        });
+    }
+
+    #[test]
+    fn a_file_without_a_number_that_stays_ready_is_forgotten() {
+        reuse_unseen(true, |fd, watcher| {
+            watch(fd, READS, watcher, 2).expect("a poll");
+        });
+        let [epoll, _] = of_this_process().lock().made().expect("an epoll");
+        while sys::poll_now(epoll, libc::POLLIN) != 0 {
+            look_at_all();
+            of_this_process().take();
+        }
     }
 }

@@ -244,6 +244,12 @@ impl Socket {
         if let Ask::Other(other) = &self.ask { Arc::clone(other).sleeper() } else { None }
     }
 
+    /// Is it a receive that may wait for an event of its socket before it is tried?
+    pub(crate) fn may_be_left_untried(&self) -> bool {
+        let receives = matches!(&self.ask, Ask::Transfer(message) if !message.is_send);
+        receives && self.events() == libc::POLLIN && !self.gives_up && !self.selects
+    }
+
     /// What is sent, or received.
     pub(crate) fn message(&self) -> Option<&Message> {
         if let Ask::Transfer(message) = &self.ask { Some(message) } else { None }

@@ -246,6 +246,12 @@ pub(crate) fn duplicate(fd: i32, cloexec: bool) -> i32 {
     unsafe { call!(fcntl, fd, command, 0) as i32 }
 }
 
+/// dup3(2): the number names the file of `by`, and is closed when a program is executed.
+pub(crate) fn replace(fd: i32, by: i32) -> i32 {
+    // SAFETY: a number that the caller is to close.
+    unsafe { call!(dup3, by, fd, libc::O_CLOEXEC) as i32 }
+}
+
 pub(crate) fn epoll_create() -> i32 {
     // SAFETY: no memory is passed.
     unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) as i32 }

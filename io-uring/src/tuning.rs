@@ -47,12 +47,22 @@ pub(crate) const VAIN_TRIES: u32 = 8;
 /// After this many tries in vain, a send waits in a thread: the receiver of a message may be full
 /// although the socket itself is ready.
 pub(crate) const VAIN_SENDS: u32 = 8;
+/// After tries in vain, up to this many receives from a socket are left to its events untried.
+pub(crate) const UNTRIED: u32 = 63;
+/// After this many events in a row that nothing has waited for, a socket does not stay registered.
+pub(crate) const UNCLAIMED: u32 = 2;
+/// After this many times in a row that events were taken which nothing has asked for, the epoll of
+/// all rings is made anew.
+pub(crate) const STRAYS: u32 = 8;
+/// After this time to twice this time, in nanoseconds, it is looked whether a socket is still
+/// registered, if a receive waits for that without a system call.
+pub(crate) const CONFIRM_AFTER_NS: u64 = 100_000_000;
 /// The poll thread ends after the first time without work; it checks that after the second.
 pub(crate) const POLL_THREAD_IDLE: Duration = Duration::from_secs(2);
 pub(crate) const POLL_THREAD_LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// For this time the poll thread leaves events to waiting threads.
 pub(crate) const WAITER_GRACE: Duration = Duration::from_millis(1);
 /// The number of events that are taken at a time.
-pub(crate) const EVENTS: usize = 32;
+pub(crate) const EVENTS: usize = 512;
 /// The number of rings that a wait of the program's watches; further ones are watched permanently.
 pub(crate) const WATCHED_RINGS: usize = 4;

@@ -45,7 +45,7 @@ programs! {
     descriptors echo edges ended epoll_waits event_loop fields files first_ended fixed_vectors
     futexes gone groups handler in_one_batch interrupted jumps limits listeners loops messages
     multishots names notices order overflow own_memory parcels pipes poll_at_once polls
-    provided pulses raw_poll seats setup shared streams tags threads timeouts transfers
+    provided pulses raw_poll seats setup shared streams tags threads timeouts transfers untried
 }
 
 /// Where `uringlet run` leaves the rings to the kernel.

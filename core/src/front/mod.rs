@@ -151,6 +151,11 @@ pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
 pub struct OwnDescriptor(std::sync::Arc<own::Copied>);
 
 impl OwnDescriptor {
+    /// Is it the last clone? With it, the descriptor is closed.
+    pub fn is_only(&self) -> bool {
+        std::sync::Arc::strong_count(&self.0) == 1
+    }
+
     /// A duplicate of the program's descriptor with this number. `None`: it is not open, or no
     /// descriptor is free.
     pub fn duplicate(fd: i32) -> Option<Self> {

@@ -20,7 +20,7 @@ pub(super) struct Prepared {
 }
 
 /// The entries of one call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Batch {
     /// The place of the first entry.
     head: u32,
@@ -30,6 +30,8 @@ pub(super) struct Batch {
     /// as submitted.
     pub(super) taken: u32,
     pub(super) consumed: u32,
+    /// One of the entries is a cancel, which finds nothing that is ready by now.
+    pub(super) cancels: bool,
     /// The batch takes no further entry.
     pub(super) is_over: bool,
     /// Entries that borrow memory. A single one needs no allocation; more are rare.
@@ -46,10 +48,11 @@ impl Batch {
         count: u32,
         iopoll: bool,
     ) -> Self {
-        let mut batch =
-            Self { head, there, taken: 0, consumed: 0, is_over: false, first: None, others: None };
+        let mut batch = Self { head, there, ..Self::default() };
         for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
-            if memory.opcode(place).is_some_and(prepare::borrows) {
+            let opcode = memory.opcode(place).unwrap_or(op::NOP);
+            batch.cancels |= opcode == op::ASYNC_CANCEL;
+            if prepare::borrows(opcode) {
                 batch.prepare(memory, place, iopoll);
             }
         }

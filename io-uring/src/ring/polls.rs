@@ -33,6 +33,16 @@ impl Core {
         }
     }
 
+    /// A thread has submitted, and goes on without a sleep: it tries the receives that were left
+    /// untried, if something is there.
+    #[inline]
+    pub(crate) fn look_for_untried(&self) {
+        if self.untried.load(Ordering::Relaxed) && self.untried.swap(false, Ordering::Relaxed) {
+            let _entered = self.entered();
+            service::look_at_all();
+        }
+    }
+
     /// Is one of the next entries a cancel?
     fn submits_cancel(&self, count: u32) -> bool {
         let head = self.memory.page().sq_head.load(Ordering::Acquire);

@@ -31,6 +31,15 @@ impl Locked<'_> {
         if socket.polls_first {
             return self.wait_for_socket(at);
         }
+        if socket.may_be_left_untried()
+            && !self.cancels
+            && let watcher = Arc::clone(self.core())
+            && let Some(poll) = service::watch_untried(number, watcher, self.key(at))
+        {
+            self.request(at).stage = Stage::Poll(poll);
+            self.core().untried.store(true, Ordering::Relaxed);
+            return None;
+        }
         self.try_socket(at);
         None
     }
@@ -204,6 +213,7 @@ impl Locked<'_> {
             return None;
         }
         let watch = Watch::of(socket.events() as u16 as u32, misses > VAIN_TRIES);
+        let watch = Watch { stays: socket.may_be_left_untried() && !watch.multi, ..watch };
         match service::watch(number, watch, Arc::clone(self.core()) as _, self.key(at)) {
             Ok(poll) => {
                 let request = self.request(at);

@@ -76,6 +76,8 @@ pub(crate) struct State {
     pub(super) tries: Vec<Try>,
     /// A thread submits, and tries what it can.
     pub(super) submits: bool,
+    /// Its batch has a cancel.
+    pub(super) cancels: bool,
     /// Entries of its batch follow that were not taken yet.
     pub(super) more_follow: bool,
     /// A batch is not finished: the consequences of its entries wait.
@@ -109,6 +111,45 @@ pub(crate) struct State {
 }
 
 impl State {
+    fn new() -> Self {
+        Self {
+            requests: Vec::new(),
+            free: Vec::new(),
+            completions: Completions::new(),
+            told_tail: 0,
+            posted: 0,
+            counting: Vec::new(),
+            chains: Chains::new(),
+            ready: VecDeque::new(),
+            lines: ByNumber::default(),
+            polls: BTreeSet::new(),
+            tasks: Vec::new(),
+            tries: Vec::new(),
+            submits: false,
+            cancels: false,
+            more_follow: false,
+            is_in_batch: false,
+            asking: 0,
+            in_front: [0; 2],
+            tags: Vec::new(),
+            held: Vec::new(),
+            stepping: false,
+            files: None,
+            buffers: None,
+            groups: BufferGroups::default(),
+            eventfd: None,
+            eventfd_due: false,
+            counted_up: 0,
+            restrictions: Restrictions::default(),
+            drain_disabled: false,
+            clock: libc::CLOCK_MONOTONIC,
+            workers: [0; 2],
+            network_polling: NO_NETWORK_POLLING,
+            to_wake: false,
+            sharing: Sharing::default(),
+        }
+    }
+
     /// Has the engine requests that no read (or write) behind them is to overtake?
     #[inline]
     pub(super) fn is_in_front_of(&self, write: bool) -> bool {
@@ -156,6 +197,8 @@ pub(crate) struct Core {
     pub(super) trying: AtomicU32,
     /// The last vector that was seen had few bytes, so the next one is expected to have as few.
     pub(super) expects_small_vectors: AtomicBool,
+    /// Receives were submitted that were left untried.
+    pub(crate) untried: AtomicBool,
     /// Threads that execute what they submit. Changed under the lock.
     pub(super) executing: AtomicU32,
     /// Polls that each thread checks when it enters the ring.
@@ -179,41 +222,6 @@ impl Core {
         params: &abi::Params,
         owner: i32,
     ) -> Arc<Self> {
-        let state = State {
-            requests: Vec::new(),
-            free: Vec::new(),
-            completions: Completions::new(),
-            told_tail: 0,
-            posted: 0,
-            counting: Vec::new(),
-            chains: Chains::new(),
-            ready: VecDeque::new(),
-            lines: ByNumber::default(),
-            polls: BTreeSet::new(),
-            tasks: Vec::new(),
-            tries: Vec::new(),
-            submits: false,
-            more_follow: false,
-            is_in_batch: false,
-            asking: 0,
-            in_front: [0; 2],
-            tags: Vec::new(),
-            held: Vec::new(),
-            stepping: false,
-            files: None,
-            buffers: None,
-            groups: BufferGroups::default(),
-            eventfd: None,
-            eventfd_due: false,
-            counted_up: 0,
-            restrictions: Restrictions::default(),
-            drain_disabled: false,
-            clock: libc::CLOCK_MONOTONIC,
-            workers: [0; 2],
-            network_polling: NO_NETWORK_POLLING,
-            to_wake: false,
-            sharing: Sharing::default(),
-        };
         Arc::new(Self {
             registry,
             memory,
@@ -224,7 +232,7 @@ impl Core {
             readiness: Readiness::new(),
             owner: AtomicI32::new(owner),
             disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
-            state: Mutex::new(state),
+            state: Mutex::new(State::new()),
             inbox: Inbox::new(),
             counts: Counts::new(params.cq_entries),
             me: shared::process::me(),
@@ -232,6 +240,7 @@ impl Core {
             taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             trying: AtomicU32::new(0),
+            untried: AtomicBool::new(false),
             expects_small_vectors: AtomicBool::new(false),
             executing: AtomicU32::new(0),
             looks: AtomicU32::new(0),

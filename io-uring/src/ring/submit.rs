@@ -43,6 +43,7 @@ impl Locked<'_> {
             return Submitted::Overtaken;
         }
         (self.state.submits, self.state.is_in_batch) = (core.is_entered(), true);
+        self.state.cancels = batch.cancels;
         self.start_new();
         while self.state.asking == 0 && !batch.is_over {
             let goes_on = batch.has_next(count) && self.submit_one(thread, batch);
@@ -55,7 +56,7 @@ impl Locked<'_> {
             sq_head.store(batch.next(), Ordering::Release);
             self.start_new();
         }
-        self.state.submits = false;
+        (self.state.submits, self.state.cancels) = (false, false);
         let head = sq_head.load(Ordering::Relaxed);
         core.memory.word(Word::SqHead).store(head, Ordering::Release);
         if self.state.asking > 0 {

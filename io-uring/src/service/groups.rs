@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
+use super::stays::Stays;
 use crate::numbers::ByNumber;
 use crate::sys;
+use crate::tuning::STRAYS;
 
 /// Requests by their keys, each with the events for it.
 pub(crate) type Events = Vec<(u64, u32)>;
@@ -26,13 +28,21 @@ pub(crate) struct Watch {
     pub(crate) events: u32,
     /// The poll is a multishot: it stays after an event, and reports the next edge.
     pub(crate) multi: bool,
+    /// A receive from a socket waits, and has been tried in vain. The registration stays for the
+    /// next one.
+    pub(crate) stays: bool,
 }
+
+/// Events that every poll reports.
+pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// The events that a receive waits for.
+pub(super) const COMES: u32 = libc::EPOLLIN as u32 | ALWAYS;
 
 impl Watch {
     /// The watch for the events that a program asks for.
     pub(crate) fn of(events: u32, multi: bool) -> Self {
         const OURS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
-        Self { events: events & !OURS & 0xffff, multi }
+        Self { events: events & !OURS & 0xffff, multi, stays: false }
     }
 }
 
@@ -52,8 +62,11 @@ pub(super) struct Group {
     /// The program's number at the registration.
     number: i32,
     pub(super) multi: bool,
-    /// The events that the epoll watches: none after it has reported some (`EPOLLONESHOT`).
+    /// The events that the epoll watches. Without `stays` and `multi`, these are none after it has
+    /// reported some (`EPOLLONESHOT`).
     pub(super) armed: u32,
+    /// Receives come and go: [`COMES`] is watched without members, too.
+    stays: Option<Stays>,
     /// The polls by ring and request.
     pub(super) members: ByNumber<(usize, u64), Member>,
 }
@@ -61,7 +74,18 @@ pub(super) struct Group {
 impl Group {
     /// The events for the epoll.
     pub(super) fn mask(&self) -> u32 {
-        self.armed | if self.multi { libc::EPOLLET as u32 } else { libc::EPOLLONESHOT as u32 }
+        let how = match (self.multi, &self.stays) {
+            (true, _) => libc::EPOLLET as u32,
+            (_, Some(_)) => 0,
+            (_, None) => libc::EPOLLONESHOT as u32,
+        };
+        self.armed | how
+    }
+
+    /// The events that members wait for, or the next receive.
+    fn wanted(&self) -> u32 {
+        let least = if self.stays.is_some() { COMES } else { 0 };
+        self.members.values().fold(least, |events, one| events | one.events)
     }
 
     /// Removes the members that these events are for. A multishot stays.
@@ -73,7 +97,6 @@ impl Group {
         for ((_, key), one) in self.members.extract_if(|_, one| seen & one.events != 0) {
             found.add(&one.watcher, key, seen);
         }
-        self.armed = self.members.values().fold(0, |events, one| events | one.events);
     }
 }
 
@@ -114,6 +137,15 @@ pub(super) struct Groups {
     pub(super) live: usize,
     /// The ring of all members, by its address; or [`SEVERAL`].
     pub(super) ring: usize,
+    /// Groups that members have joined without a system call.
+    pub(super) trusted: Vec<u64>,
+    /// The number of times that such groups were confirmed.
+    pub(super) round: u32,
+    /// A timer is set for the next time.
+    pub(super) is_timed: bool,
+    /// An event was taken that no group has asked for, and the number of such times in a row.
+    is_stray: bool,
+    strays: u32,
 }
 
 impl Groups {
@@ -149,16 +181,68 @@ impl Groups {
     pub(super) fn join(&mut self, epoll: i32, fd: i32, watch: Watch) -> Option<u64> {
         let token = *self.open.get(&fd).filter(|_| !watch.multi)?;
         let group = self.groups.get_mut(&token)?;
-        let before = group.armed;
+        let (before, stayed) = (group.armed, group.stays.is_some());
         group.armed |= watch.events;
-        if group.armed == before
-            || sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), token) == 0
-        {
+        if watch.stays {
+            group.stays.get_or_insert_default().missed();
+        }
+        if group.armed == before && group.stays.is_some() == stayed {
+            self.trust(token);
+            return Some(token);
+        }
+        if sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), token) == 0 {
             return Some(token);
         }
         // The number names another file now.
         self.forget_number(fd, token);
         None
+    }
+
+    /// The group of a number, for a receive that is left untried.
+    pub(super) fn join_untried(&mut self, fd: i32) -> Option<u64> {
+        let &token = self.open.get(&fd)?;
+        if !self.groups.get_mut(&token)?.stays.as_mut()?.is_left_untried() {
+            return None;
+        }
+        self.trust(token);
+        Some(token)
+    }
+
+    /// A member joins a group without a system call. If the program has closed the number unseen,
+    /// and uses it again, nothing is registered: [`confirm`](Self::confirm) finds that.
+    fn trust(&mut self, token: u64) {
+        let round = self.round;
+        let group = self.groups.get_mut(&token);
+        let Some(stays) = group.and_then(|group| group.stays.as_mut()) else { return };
+        stays.joined = round;
+        if !std::mem::replace(&mut stays.is_listed, true) {
+            self.trusted.push(token);
+        }
+    }
+
+    /// If the last member has joined before this round, and waits: registers what the number names
+    /// now, unless it is registered. Returns a number that cannot be registered: it names no file
+    /// that can be waited for.
+    pub(super) fn confirm(&mut self, token: u64, round: u32) -> Option<i32> {
+        let group = self.groups.get_mut(&token)?;
+        let stays = group.stays.as_mut()?;
+        stays.is_listed = stays.joined == round && !group.members.is_empty();
+        if stays.is_listed {
+            self.trusted.push(token);
+            return None;
+        }
+        if group.members.is_empty() {
+            return None;
+        }
+        let (epoll, fd, mask) = (self.epoll.as_ref()?.number(), group.fd, group.mask());
+        let fails = |op| sys::epoll_ctl(epoll, op, fd, mask, token) < 0;
+        (fails(libc::EPOLL_CTL_MOD) && fails(libc::EPOLL_CTL_ADD)).then_some(fd)
+    }
+
+    /// Do polls of this group wait for one of these events?
+    pub(super) fn has_polls(&self, token: Option<&u64>, events: u32) -> bool {
+        let group = token.and_then(|token| self.groups.get(token));
+        group.is_some_and(|group| group.members.values().any(|one| one.events & events != 0))
     }
 
     /// A new group without members.
@@ -176,9 +260,11 @@ impl Groups {
             None => None,
         };
         let registered = copy.as_ref().map_or(fd, OwnDescriptor::number);
-        let (is_plain, Watch { events: armed, multi }) = (copy.is_none(), watch);
+        let (is_plain, Watch { events: armed, multi, stays }) = (copy.is_none(), watch);
         let members = ByNumber::default();
-        let group = Group { fd: registered, copy, number: fd, multi, armed, members };
+        let mut stays = (stays && is_plain).then(Stays::default);
+        stays.as_mut().map(Stays::missed);
+        let group = Group { fd: registered, copy, number: fd, multi, armed, stays, members };
         self.next += 1;
         let (token, mask) = (self.next, group.mask());
         let mut answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, registered, mask, token);
@@ -201,19 +287,44 @@ impl Groups {
 
     /// The epoll has reported events of a group.
     pub(super) fn happened(&mut self, token: u64, seen: u32, found: &mut Found) {
-        let Some(group) = self.groups.get_mut(&token) else { return };
-        let had_members = !group.members.is_empty();
+        let Some(group) = self.groups.get_mut(&token) else {
+            self.is_stray = true;
+            return;
+        };
+        let before = (group.members.len(), group.armed, group.stays.is_some());
         group.take_ready(seen, found);
-        if group.members.is_empty() {
-            if had_members {
-                self.is_empty_now(token);
+        let left = group.members.len();
+        self.is_stray |= before.0 == 0 && !before.2;
+        group.stays.take_if(|stays| !stays.goes_on(left < before.0));
+        if !group.multi {
+            group.armed = group.wanted();
+            let changes = if before.2 { group.armed != before.1 } else { left > 0 };
+            if changes && let Some(epoll) = &self.epoll {
+                let (epoll, mask) = (epoll.number(), group.mask());
+                sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, mask, token);
             }
-        } else if !group.multi
-            && let Some(epoll) = &self.epoll
-        {
-            let (epoll, mask) = (epoll.number(), group.mask());
-            sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, mask, token);
         }
+        if before.0 > 0 && left == 0 {
+            self.is_empty_now(token);
+        }
+    }
+
+    /// Events were taken. A file whose number the program has closed unseen may live on, and be
+    /// ready for good: nothing but another epoll ends that.
+    pub(super) fn were_taken(&mut self) {
+        self.strays = if std::mem::take(&mut self.is_stray) { self.strays + 1 } else { 0 };
+        let Some(epoll) = self.epoll.as_ref().filter(|_| self.strays > STRAYS) else { return };
+        let other = sys::epoll_create();
+        if other < 0 {
+            return;
+        }
+        for (&token, group) in self.groups.iter().filter(|(_, group)| group.armed != 0) {
+            sys::epoll_ctl(other, libc::EPOLL_CTL_ADD, group.fd, group.mask(), token);
+        }
+        // Threads that sleep on the former one are woken by that file.
+        sys::replace(epoll.number(), other);
+        sys::close(other);
+        self.strays = 0;
     }
 
     /// A group has lost its last member.
@@ -221,7 +332,7 @@ impl Groups {
         self.live -= 1;
         let Some(group) = self.groups.get_mut(&token) else { return };
         // The number may name another file when it is polled again: the registration ends here.
-        group.armed = 0;
+        group.armed = group.wanted();
         if group.multi || group.copy.is_some() {
             let (fd, number) = (group.fd, group.number);
             if let Some(epoll) = &self.epoll {
@@ -249,6 +360,10 @@ impl Groups {
         let Some(token) = self.plain.remove(&fd) else { return };
         let Some(group) = self.groups.get_mut(&token) else { return };
         if group.members.is_empty() {
+            if group.stays.is_some() {
+                // The socket may live on under another number, or in another process.
+                sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
             self.groups.remove(&token);
             return;
         }

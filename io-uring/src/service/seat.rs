@@ -16,7 +16,7 @@ const LATE: u32 = 1 << 31;
 pub(super) struct Seat {
     /// The thread that has the seat (gettid(2)), or 0.
     holder: AtomicU32,
-    /// How many times the seat was left.
+    /// How many times the seat was left, or requests were executed for its events.
     turns: AtomicU32,
 }
 
@@ -37,6 +37,11 @@ impl Seat {
         self.turns.fetch_add(1, Ordering::Relaxed);
         let is_its_own = |now| (now & !LATE == me).then_some(0);
         let _ = self.holder.fetch_update(Ordering::Release, Ordering::Relaxed, is_its_own);
+    }
+
+    /// A thread executes requests for events that it has taken.
+    pub(super) fn goes_on(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A number that changes while waiters come and go.

@@ -1,0 +1,84 @@
+//! Sockets that receives wait for: they stay registered while receives come and go.
+
+use crate::tuning::{UNCLAIMED, UNTRIED};
+
+/// What is known of a socket that stays registered, level-triggered.
+#[derive(Debug, Default)]
+pub(super) struct Stays {
+    /// The number of receives to come that are not tried before an event.
+    untried: u32,
+    /// The value of `untried` after the last try in vain.
+    patience: u32,
+    /// The next receive was left to a try, of which nothing is known yet.
+    is_tried: bool,
+    /// The number of events in a row that nothing waited for.
+    unclaimed: u32,
+    /// The round of confirmations in which a receive has joined last.
+    pub(super) joined: u32,
+    /// The group is to be confirmed.
+    pub(super) is_listed: bool,
+}
+
+impl Stays {
+    /// Does the next receive wait for an event without a try? Yes if the last tries were in vain.
+    pub(super) fn is_left_untried(&mut self) -> bool {
+        self.unclaimed = 0;
+        if self.untried > 0 {
+            self.untried -= 1;
+            return true;
+        }
+        if std::mem::replace(&mut self.is_tried, true) {
+            // The last try was not in vain.
+            self.patience = 0;
+        }
+        false
+    }
+
+    /// A receive was tried in vain.
+    pub(super) fn missed(&mut self) {
+        self.is_tried = false;
+        self.patience = UNTRIED.min(2 * self.patience + 1);
+        self.untried = self.patience;
+    }
+
+    /// An event was reported. False: nothing has waited for the last ones, and the socket does not
+    /// stay registered.
+    pub(super) fn goes_on(&mut self, is_claimed: bool) -> bool {
+        self.unclaimed = if is_claimed { 0 } else { self.unclaimed + 1 };
+        self.unclaimed <= UNCLAIMED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tries receives, of which one in `period` finds data. Returns the number of tries in vain.
+    fn vain(period: u32, receives: u32) -> u32 {
+        let mut stays = Stays::default();
+        (0..receives).fold(0, |vain, at| {
+            let is_vain = !stays.is_left_untried() && at % period != 0;
+            if is_vain {
+                stays.missed();
+            }
+            vain + u32::from(is_vain)
+        })
+    }
+
+    #[test]
+    fn few_tries_are_in_vain_and_none_where_data_is_always_there() {
+        assert_eq!(vain(1, 1000), 0);
+        assert!(vain(u32::MAX, 10_000) < 10_000 / UNTRIED + 10);
+    }
+
+    #[test]
+    fn events_that_nothing_waits_for_end_it() {
+        let mut stays = Stays::default();
+        for _ in 0..3 {
+            assert!((0..UNCLAIMED).all(|_| stays.goes_on(false)));
+            assert!(stays.goes_on(true));
+        }
+        assert!((0..UNCLAIMED).all(|_| stays.goes_on(false)));
+        assert!(!stays.goes_on(false));
+    }
+}
