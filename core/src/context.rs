@@ -187,7 +187,8 @@ impl Context {
     /// Has an eventfd(2) counted up after each completion that can be reaped, for loops that wait
     /// with epoll(7). `None` ends it. The setting applies to entries that are pushed from now on.
     /// The context keeps a duplicate of the descriptor until another one is set and these
-    /// completions were reaped, or until the context ends.
+    /// completions were reaped, or until the context ends. Whether it blocks (`O_NONBLOCK`) is
+    /// looked at once, so the program leaves that as it is.
     ///
     /// ```compile_fail,E0308
     /// let mut context = uringlet::Context::new(1)?;

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::descriptor;
 use crate::process;
 use crate::router::facts::Facts;
 use crate::sync::Patience;
@@ -72,6 +73,7 @@ impl Eventfd {
         if fd < 0 {
             return Err(io::Error::from_raw_os_error(-fd as i32));
         }
+        Facts::forget(&(fd as RawFd..=fd as RawFd));
         // SAFETY: made just now, and nobody else's.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
@@ -99,11 +101,18 @@ impl AsRawFd for Eventfd {
     }
 }
 
-/// Adds `n` to an eventfd, or as much as fits without blocking.
+/// Adds `n` to an eventfd, or as much as fits without blocking. It is remembered of an eventfd that
+/// it does not block.
 pub(crate) fn count_up(fd: RawFd, n: u32) {
     let blocks = match Facts::noted(fd) {
         Some(facts) => !facts.seems_nonblocking(),
-        None => sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0,
+        None => {
+            let blocks = sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0;
+            if !blocks {
+                let _ = descriptor::fresh(fd);
+            }
+            blocks
+        }
     };
     if blocks {
         let _turn = EventfdTurn::take();
@@ -166,6 +175,8 @@ mod tests {
     #![allow(unsafe_code)]
 
     use super::{Counted, count_up};
+    use crate::own::Copied;
+    use crate::router::facts::Facts;
     use crate::sys;
 
     /// The maximum count that a write can reach.
@@ -197,6 +208,23 @@ mod tests {
         // A descriptor that is not open, and one that is no eventfd.
         count_up(-1, 1);
         count_up(900_000, 3);
+    }
+
+    #[test]
+    fn an_eventfd_that_does_not_block_is_asked_about_once_and_forgotten_with_its_number() {
+        for (flags, other) in [(0, libc::EFD_NONBLOCK), (libc::EFD_NONBLOCK, 0)] {
+            let known = |fd| Facts::noted(fd).map(Facts::seems_nonblocking);
+            // SAFETY: no memory is passed.
+            let fds = [flags, other].map(|flags| unsafe { libc::eventfd(0, flags) });
+            // The second duplicate most often gets the number of the first one.
+            for (fd, flags) in fds.into_iter().zip([flags, other]) {
+                let copy = Copied::of(fd).unwrap();
+                assert_eq!(known(copy.fd()), None);
+                count_up(copy.fd(), 1);
+                assert_eq!(known(copy.fd()), (flags != 0).then_some(true));
+            }
+            fds.into_iter().for_each(|fd| _ = sys::close(fd));
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::process;
+use crate::router::facts::Facts;
 use crate::sys::{self, Mapping, Ret};
 
 /// Numbers from here on are not noted.
@@ -139,6 +140,8 @@ pub(crate) fn close_elsewhere_by(closer: fn(RawFd) -> bool) {
 pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
     let copies = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from));
     let copy = copies.into_iter().find(|&copy| copy >= 0)? as RawFd;
+    // What was remembered is about a file that had this number before.
+    Facts::forget(&(copy..=copy));
     note(copy);
     Some(copy)
 }

@@ -21,6 +21,9 @@ use crate::router::tuning::{LATER, RETIRE_AFTER, TICK};
 use crate::sync::lock_counted;
 use crate::sys;
 
+/// Each count of a kernel lane's eventfd is an event: nobody has to read it.
+const EACH: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
+
 #[derive(Debug)]
 pub(crate) struct Poller {
     spawner: Spawner,
@@ -55,7 +58,7 @@ impl PollerState {
         }
         (self.epoll, self.eventfd) = (epoll, eventfd);
         for (_, fd) in &self.kernels {
-            sys::epoll_add(epoll, *fd, libc::POLLIN as u32, KERNEL | *fd as u64);
+            sys::epoll_add(epoll, *fd, EACH, KERNEL | *fd as u64);
         }
         self.streams.forget_epoll();
         true
@@ -145,7 +148,7 @@ impl Poller {
         state.kernels.retain(|(owner, _)| owner.strong_count() > 0);
         state.kernels.push((Arc::downgrade(owner), events));
         let woken = self.wake(&mut state);
-        sys::epoll_add(state.epoll, events, libc::POLLIN as u32, KERNEL | events as u64);
+        sys::epoll_add(state.epoll, events, EACH, KERNEL | events as u64);
         drop(state);
         if !woken && !self.spawn() {
             // The watchdog finds the completions.
@@ -264,7 +267,6 @@ impl Poller {
                     lock_counted(&self.state).unwatch_kernel(fd);
                     continue;
                 };
-                sys::eventfd_drain(fd);
                 if !owner.collect() {
                     lock_counted(&self.state).unwatch_kernel(fd);
                 }
