@@ -24,7 +24,8 @@ pub(crate) const FLUSH_AFTER_NS: u64 = 1_000_000;
 pub(crate) const SUBMIT_TRIES: u32 = 1_000;
 /// Tries to cancel a request that is on its way to the engine.
 pub(crate) const CANCEL_TRIES: u32 = 10_000;
-/// The number of tries to cancel a request that a thread is trying just now.
+/// The number of tries to cancel a request that a thread is trying just now. Then the request is
+/// noted to end with its try, if that would wait.
 pub(crate) const CANCEL_TRIED_TRIES: u32 = 200;
 /// Tries to take the lock for the ring's descriptor, some seconds: two holders wait for each other
 /// if signal handlers have interrupted both.

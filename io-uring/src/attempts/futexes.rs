@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use uringlet::front::Patience;
+
 use super::sleepers::{Sleeper, Tell, Telling, spawn};
 use super::{Attempt, Tried};
 use crate::sys::futexes::{self, FutexWaitV};
@@ -107,8 +109,9 @@ impl Sleeper for FutexWait {
             this.telling.end(|| Some(result));
         };
         self.telling.begin(tell, || spawn(wait));
+        let mut patience = Patience::default();
         while !self.telling.is_over() && !futexes::has_waiter(&self.place) {
-            std::thread::yield_now();
+            patience.wait();
         }
     }
 
@@ -118,8 +121,9 @@ impl Sleeper for FutexWait {
         }
         self.bell.store(1, Ordering::Release);
         futexes::wake_own(&self.bell);
+        let mut patience = Patience::default();
         while !self.telling.is_over() {
-            std::thread::yield_now();
+            patience.wait();
         }
         self.was_cancelled.load(Ordering::Relaxed)
     }

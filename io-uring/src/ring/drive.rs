@@ -384,7 +384,14 @@ impl Core {
                     let request = locked.request(at);
                     request.stage != Stage::Ends || !request.is_cancelled_once()
                 });
-                let stage = found.map(|at| locked.cancel_tried(at));
+                let mut stage = found.map(|at| locked.cancel_tried(at));
+                if let Some(at) = found.filter(|_| look >= CANCEL_TRIED_TRIES)
+                    && stage == Some(Stage::Tried)
+                {
+                    // This thread may be the one that is to try it. It ends in place of a wait.
+                    locked.request(at).refused = -libc::ECANCELED;
+                    stage = Some(Stage::Ends);
+                }
                 sleeper = found.and_then(|at| locked.sleeper(at));
                 self.run_tasks_of(locked.give_back());
                 stage
@@ -394,11 +401,10 @@ impl Core {
                 return if sleeper.cancel() { 1 } else { -libc::ENOENT };
             }
             match stage {
-                // The socket's request was just tried. Or another cancel has ended it, and has not
+                // The request was just tried, or is. Or another cancel has ended it, and has not
                 // reported it yet.
                 Some(Stage::Ends) => return 0,
                 Some(Stage::Tried | Stage::Engine) if look < most => {}
-                Some(Stage::Tried) => return -libc::EALREADY,
                 _ => return answer,
             }
             patience.wait();

@@ -538,6 +538,22 @@ fn every_entry_of_random_programs_has_one_completion_in_its_order_and_leaves_not
     }
 }
 
+/// The thread that cancels may be the one that is to try the request.
+#[test]
+fn a_request_that_is_cancelled_while_it_is_tried_ends_in_place_of_a_wait() {
+    let mut model = Model::new(1);
+    while model.tried.is_empty() {
+        model.submit();
+        model.run_tasks();
+    }
+    let (core, key) = (Arc::clone(&model.core), model.tried.remove(0));
+    assert_eq!(core.cancel_at(&core.engine().unwrap(), key), 0);
+    assert!(model.with(|locked| locked.find(key).is_some()));
+    model.bring(Mail::Tried(vec![(key, Tried::Waits)]));
+    assert!(model.with(|locked| locked.find(key).is_none()));
+    model.finish();
+}
+
 /// The library does the same for a descriptor of its own.
 #[test]
 fn a_close_by_a_thread_that_has_the_lock_of_a_ring_waits_for_no_other_ring() {
