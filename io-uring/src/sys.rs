@@ -152,10 +152,21 @@ pub(crate) fn eventfd() -> i32 {
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as i32 }
 }
 
+/// What /proc says of a descriptor under this name.
+fn told_of<T: std::str::FromStr>(fd: i32, name: &str) -> Option<T> {
+    let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+}
+
 /// The kernel's id of an eventfd. `None`: the descriptor is none, or /proc is not readable.
 pub(crate) fn eventfd_id(fd: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
+    told_of(fd, "eventfd-id:")
+}
+
+/// The process of a pidfd. `None`: the descriptor is none, the process was reaped, or /proc is not
+/// readable.
+pub(crate) fn process_of(fd: i32) -> Option<i32> {
+    told_of(fd, "Pid:").filter(|&process| process > 0)
 }
 
 /// Adds 1 to a nonblocking eventfd.
@@ -508,6 +519,12 @@ pub(crate) fn has_io_uring() -> bool {
         close(fd);
     }
     fd >= 0
+}
+
+/// The number of this process's group.
+pub(crate) fn process_group() -> i32 {
+    // SAFETY: asks for a number.
+    unsafe { call!(getpgid, 0) as i32 }
 }
 
 /// waitid(2): what it says of a child, in the two parts of `siginfo_t` that it fills. The second

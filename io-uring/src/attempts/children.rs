@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use uringlet::front::{PerProcess, lock_counted};
 
@@ -25,13 +25,13 @@ static WAITS: PerProcess<Waits> = PerProcess::new();
 
 #[derive(Debug)]
 pub(crate) struct WaitChild {
-    kind: i32,
-    id: i32,
+    /// What the entry says.
+    asked: (i32, i32),
+    options: i32,
+    /// What that has meant when the request began to wait.
+    awaited: OnceLock<Awaited>,
     /// Where the state goes, or 0.
     info: u64,
-    options: i32,
-    /// 0, or a number that no other wait has.
-    serial: u64,
     telling: Telling,
 }
 
@@ -41,15 +41,26 @@ fn waits() -> Option<&'static Waits> {
 }
 
 impl WaitChild {
-    pub(crate) fn new((kind, id): (i32, i32), info: u64, options: i32) -> Self {
-        static SERIAL: AtomicU64 = AtomicU64::new(1);
-        let is_lasting = matches!(kind as u32, libc::P_PID | libc::P_ALL);
-        let serial = if is_lasting { 0 } else { SERIAL.fetch_add(1, Ordering::Relaxed) };
-        Self { kind, id, info, options, serial, telling: Telling::new() }
+    pub(crate) fn new(asked: (i32, i32), info: u64, options: i32) -> Self {
+        Self { asked, options, awaited: OnceLock::new(), info, telling: Telling::new() }
     }
 
+    /// The numbers may mean something else later: a pidfd is closed, the process changes its group.
     fn awaited(&self) -> Awaited {
-        (self.kind, self.id, self.options, self.serial)
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        *self.awaited.get_or_init(|| {
+            let (kind, id) = match (self.asked.0 as u32, self.asked.1) {
+                (libc::P_PIDFD, fd) => match sys::process_of(fd) {
+                    Some(process) => (libc::P_PID, process),
+                    None => (libc::P_PIDFD, fd),
+                },
+                (libc::P_PGID, 0) => (libc::P_PGID, sys::process_group()),
+                asked => asked,
+            };
+            let is_lasting = matches!(kind, libc::P_PID | libc::P_ALL);
+            let serial = if is_lasting { 0 } else { SERIAL.fetch_add(1, Ordering::Relaxed) };
+            (kind as i32, id, self.options, serial)
+        })
     }
 
     /// Adds the wait to those of its thread, which is made if there is none.
@@ -71,21 +82,21 @@ impl WaitChild {
     }
 
     /// The result of a look, if there is one.
-    fn look(&self) -> Option<i32> {
+    fn look(&self, whose: (i32, i32), options: i32) -> Option<i32> {
         /// Where `siginfo_t` has the process, the user and the status.
         const PROCESS: u64 = 16;
-        let found = match sys::wait_child((self.kind, self.id), self.options | libc::WNOHANG) {
+        let found = match sys::wait_child(whose, options | libc::WNOHANG) {
             Ok(found) => found,
             Err(errno) => return Some(errno),
         };
         let [first, second] = found;
-        if second[0] == 0 && self.options & libc::WNOHANG == 0 {
+        if second[0] == 0 && options & libc::WNOHANG == 0 {
             return None;
         }
         if self.info == 0 {
             return Some(0);
         }
-        let (place, process) = (self.info as usize, (self.info + PROCESS) as usize);
+        let (place, process) = (self.info as usize, self.info.wrapping_add(PROCESS) as usize);
         // SAFETY: both are of the program's `siginfo_t`.
         let told = unsafe { user::write(place, first).and_then(|()| user::write(process, second)) };
         Some(told.err().unwrap_or(0))
@@ -94,7 +105,17 @@ impl WaitChild {
 
 impl Attempt for WaitChild {
     fn attempt(&self, _: i32) -> Tried {
-        self.look().map_or(Tried::Sleeps, Tried::Done)
+        let (kind, id) = self.asked;
+        let is_nonblocking =
+            || kind as u32 == libc::P_PIDFD && sys::status_flags(id) & libc::O_NONBLOCK != 0;
+        let mut result = self.look(self.asked, self.options);
+        if result.is_none() && is_nonblocking() {
+            result = self.look(self.asked, self.options | libc::WNOHANG);
+        }
+        result.map(Tried::Done).unwrap_or_else(|| {
+            self.awaited();
+            Tried::Sleeps
+        })
     }
 
     fn sleeper(self: Arc<Self>) -> Option<Arc<dyn Sleeper>> {
@@ -109,8 +130,10 @@ fn wait_for(awaited @ (kind, id, options, _): Awaited) {
     loop {
         let _ = sys::wait_child((kind, id), options | libc::WNOWAIT);
         let waiting = lock_counted(waits).get_mut(&awaited).map(std::mem::take).unwrap_or_default();
-        let mut left: Vec<_> =
-            waiting.into_iter().filter(|one| !one.telling.end(|| one.look())).collect();
+        let mut left: Vec<_> = waiting
+            .into_iter()
+            .filter(|one| !one.telling.end(|| one.look((kind, id), options)))
+            .collect();
         let mut all = lock_counted(waits);
         let Some(waiting) = all.get_mut(&awaited) else { return };
         left.append(waiting);

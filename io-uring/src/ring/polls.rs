@@ -48,8 +48,7 @@ impl Core {
         let head = self.memory.page().sq_head.load(Ordering::Acquire);
         let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
         let count = count.min(tail.wrapping_sub(head)).min(self.sq_entries);
-        let opcode = |at| self.memory.sqe(head.wrapping_add(at)).map(|entry| entry[0] as u8);
-        (0..count).any(|at| opcode(at) == Some(op::ASYNC_CANCEL))
+        (0..count).any(|at| self.memory.opcode(head.wrapping_add(at)) == Some(op::ASYNC_CANCEL))
     }
 }
 

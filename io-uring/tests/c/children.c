@@ -185,6 +185,63 @@ static void again(void)
     told("one more", pid);
 }
 
+/* What the numbers of a request mean is found out when the request begins to wait. */
+static void later(void)
+{
+    int end, pid = child(6, &end), pidfd = syscall(SYS_pidfd_open, pid, 0), status;
+    printf("[later]\n");
+    wait_(P_PIDFD, pidfd, &info, WEXITED, 1);
+    io_uring_submit(&ring);
+    MUST(close(pidfd) == 0);
+    close(end);
+    completions(&ring, "a closed pidfd", 1);
+    told("a closed pidfd", pid);
+    int other_end, other = child(8, &other_end);
+    pid = child(6, &end);
+    pidfd = syscall(SYS_pidfd_open, pid, 0);
+    wait_(P_PIDFD, pidfd, &info, WEXITED, 1);
+    io_uring_submit(&ring);
+    int of_other = syscall(SYS_pidfd_open, other, 0);
+    MUST(dup2(of_other, pidfd) == pidfd);
+    close(other_end);
+    close(end);
+    completions(&ring, "a pidfd that is another", 1);
+    told("a pidfd that is another", pid);
+    MUST(waitpid(other, NULL, 0) == other && close(of_other) == 0);
+    /* Not to wait, by the pidfd's flag. */
+    MUST(close(pidfd) == 0);
+    pid = child(6, &end);
+    pidfd = syscall(SYS_pidfd_open, pid, O_NONBLOCK);
+    memset(&info, 0xff, sizeof info);
+    wait_(P_PIDFD, pidfd, &info, WEXITED, 1);
+    printf("a nonblocking pidfd: %d, ", result());
+    printf("%d %d\n", info.si_signo, info.si_pid);
+    close(end);
+    MUST(waitid(P_PID, pid, &info, WEXITED | WNOWAIT) == 0);
+    memset(&info, 0, sizeof info);
+    wait_(P_PIDFD, pidfd, &info, WEXITED, 1);
+    printf("when it has ended: %d\n", result());
+    told("when it has ended", pid);
+    close(pidfd);
+    /* A process that leaves its group. */
+    fflush(stdout);
+    int leaver = fork();
+    MUST(leaver >= 0);
+    if (leaver == 0) {
+        MUST(io_uring_queue_init(8, &ring, 0) == 0);
+        pid = child(6, &end);
+        wait_(P_PGID, 0, &info, WEXITED, 1);
+        io_uring_submit(&ring);
+        MUST(setpgid(0, 0) == 0);
+        close(end);
+        completions(&ring, "the group before", 1);
+        told("the group before", pid);
+        fflush(stdout);
+        _exit(0);
+    }
+    MUST(waitpid(leaver, &status, 0) == leaver && status == 0);
+}
+
 static void refused(void)
 {
     int end, pid = child(5, &end);
@@ -235,6 +292,7 @@ int main(void)
     stops();
     ended();
     again();
+    later();
     refused();
     /* One waits when the ring is closed, and the child is there afterwards. */
     int end, pid = child(9, &end), status;

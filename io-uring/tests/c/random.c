@@ -224,8 +224,10 @@ static void batch(struct io_uring *ring)
 static void program(void)
 {
     struct io_uring ring;
-    int list[TABLE] = { file, -1, -1, -1, -1, -1, -1, -1 };
+    int list[TABLE] = { file };
     set_up(&ring);
+    for (int at = 1; at < TABLE; at++)
+        list[at] = -1;
     MUST(io_uring_register_files(&ring, list, TABLE) == 0);
     if (is_new) {
         MUST(io_uring_register_file_alloc_range(&ring, FIRST_FREE, TABLE - FIRST_FREE) == 0);
