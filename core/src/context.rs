@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::board::DirectCompletions;
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
-use crate::eventfd::Eventfd;
+use crate::eventfd::{self, Eventfd};
 use crate::instance::Instance;
 use crate::instance::cancel::Canceled;
 use crate::instance::choice::Choice;
@@ -208,6 +208,7 @@ impl Context {
             self.eventfds.clear();
         }
         self.notify = copy.as_ref().map_or(-1, |copy| copy.fd());
+        copy.iter().for_each(|copy| eventfd::is_kept(copy.fd()));
         self.eventfds.extend(copy);
         Ok(())
     }

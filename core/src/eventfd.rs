@@ -73,7 +73,7 @@ impl Eventfd {
         if fd < 0 {
             return Err(io::Error::from_raw_os_error(-fd as i32));
         }
-        Facts::forget(&(fd as RawFd..=fd as RawFd));
+        is_kept(fd as RawFd);
         // SAFETY: made just now, and nobody else's.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
@@ -89,6 +89,13 @@ impl Eventfd {
     }
 }
 
+impl Drop for Eventfd {
+    fn drop(&mut self) {
+        // Another file may get the number.
+        Facts::forget(&(self.as_raw_fd()..=self.as_raw_fd()));
+    }
+}
+
 impl AsFd for Eventfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -101,18 +108,24 @@ impl AsRawFd for Eventfd {
     }
 }
 
-/// Adds `n` to an eventfd, or as much as fits without blocking. It is remembered of an eventfd that
-/// it does not block.
+fn seems_to_block(fd: RawFd) -> bool {
+    sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0
+}
+
+/// Remembers whether an eventfd blocks, so that the kernel is not asked each time. The descriptor
+/// is the engine's: its number stands for nothing else as long as completions name it.
+pub(crate) fn is_kept(fd: RawFd) {
+    Facts::forget(&(fd..=fd));
+    if !seems_to_block(fd) {
+        let _ = descriptor::fresh(fd);
+    }
+}
+
+/// Adds `n` to an eventfd, or as much as fits without blocking.
 pub(crate) fn count_up(fd: RawFd, n: u32) {
     let blocks = match Facts::noted(fd) {
         Some(facts) => !facts.seems_nonblocking(),
-        None => {
-            let blocks = sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0;
-            if !blocks {
-                let _ = descriptor::fresh(fd);
-            }
-            blocks
-        }
+        None => seems_to_block(fd),
     };
     if blocks {
         let _turn = EventfdTurn::take();
@@ -174,7 +187,7 @@ impl Drop for EventfdTurn {
 mod tests {
     #![allow(unsafe_code)]
 
-    use super::{Counted, count_up};
+    use super::{Counted, count_up, is_kept};
     use crate::own::Copied;
     use crate::router::facts::Facts;
     use crate::sys;
@@ -211,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eventfd_that_does_not_block_is_asked_about_once_and_forgotten_with_its_number() {
+    fn an_eventfd_that_is_kept_is_asked_about_once_and_forgotten_with_its_number() {
         for (flags, other) in [(0, libc::EFD_NONBLOCK), (libc::EFD_NONBLOCK, 0)] {
             let known = |fd| Facts::noted(fd).map(Facts::seems_nonblocking);
             // SAFETY: no memory is passed.
@@ -219,7 +232,7 @@ mod tests {
             // The second duplicate most often gets the number of the first one.
             for (fd, flags) in fds.into_iter().zip([flags, other]) {
                 let copy = Copied::of(fd).unwrap();
-                assert_eq!(known(copy.fd()), None);
+                is_kept(copy.fd());
                 count_up(copy.fd(), 1);
                 assert_eq!(known(copy.fd()), (flags != 0).then_some(true));
             }

@@ -140,8 +140,6 @@ pub(crate) fn close_elsewhere_by(closer: fn(RawFd) -> bool) {
 pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
     let copies = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from));
     let copy = copies.into_iter().find(|&copy| copy >= 0)? as RawFd;
-    // What was remembered is about a file that had this number before.
-    Facts::forget(&(copy..=copy));
     note(copy);
     Some(copy)
 }
@@ -198,6 +196,7 @@ impl Copies {
 
 /// Closes a duplicate of a descriptor of the program's, without waiting for a server.
 pub(crate) fn close_copy(fd: RawFd) {
+    Facts::forget(&(fd..=fd));
     // A file without a type is the kernel's own, such as an eventfd. Of others, close(2) may wait
     // for servers, terminals or peers.
     let may_wait = sys::stat(fd).is_ok_and(|stat| stat.kind != 0);
