@@ -41,7 +41,8 @@ macro_rules! programs {
 }
 
 programs! {
-    basics by_number cancel_by_file cancels chains children clones closed commands deferred
+    basics by_number cancel_by_file cancelled_waits cancels chains children clones closed commands
+    deferred
     descriptors echo edges ended epoll_waits event_loop fields files first_ended fixed_vectors
     futexes gone groups handler in_one_batch interrupted jumps limits listeners loops messages
     multishots names notices order overflow own_memory parcels pipes poll_at_once polls

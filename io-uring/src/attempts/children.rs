@@ -14,7 +14,7 @@ use super::{Attempt, Tried};
 use crate::{sys, user};
 
 /// The kind of a child or a set of children, its number, and the options of the wait (waitid(2)).
-/// The last number tells waits apart whose number may mean another child or group later.
+/// The last number tells waits apart whose number may mean another child later.
 type Awaited = (i32, i32, i32, u64);
 
 /// The waits for children, by what they wait for. One thread waits for each: no signal ends its
@@ -57,7 +57,7 @@ impl WaitChild {
                 (libc::P_PGID, 0) => (libc::P_PGID, sys::process_group()),
                 asked => asked,
             };
-            let is_lasting = matches!(kind, libc::P_PID | libc::P_ALL);
+            let is_lasting = kind != libc::P_PIDFD;
             let serial = if is_lasting { 0 } else { SERIAL.fetch_add(1, Ordering::Relaxed) };
             (kind as i32, id, self.options, serial)
         })
