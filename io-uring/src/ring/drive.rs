@@ -377,7 +377,7 @@ impl Core {
             };
             let most = if answer == -libc::ENOENT { CANCEL_TRIES } else { CANCEL_TRIED_TRIES };
             // While another thread has the lock, the request counts as the engine's.
-            let mut sleeper = None;
+            let (mut sleeper, mut done) = (None, 0);
             let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
                 // If another cancel has ended a wait, this one does not find it.
                 let found = locked.find(key).filter(|&at| {
@@ -385,6 +385,8 @@ impl Core {
                     request.stage != Stage::Ends || !request.is_cancelled_once()
                 });
                 let mut stage = found.map(|at| locked.cancel_tried(at));
+                // Of a wait for a futex or a child, the kernel returns the number of waits.
+                done = found.map_or(0, |at| i32::from(locked.request(at).is_cancelled_once()));
                 if let Some(at) = found.filter(|_| look >= CANCEL_TRIED_TRIES)
                     && stage == Some(Stage::Tried)
                 {
@@ -397,13 +399,12 @@ impl Core {
                 stage
             });
             if let Some(sleeper) = sleeper {
-                // The kernel returns the same when such a wait was cancelled: the number of waits.
-                return if sleeper.cancel() { 1 } else { -libc::ENOENT };
+                return if sleeper.cancel() { done } else { -libc::ENOENT };
             }
             match stage {
                 // The request was just tried, or is. Or another cancel has ended it, and has not
                 // reported it yet.
-                Some(Stage::Ends) => return 0,
+                Some(Stage::Ends) => return done,
                 Some(Stage::Tried | Stage::Engine) if look < most => {}
                 _ => return answer,
             }
