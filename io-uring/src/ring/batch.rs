@@ -52,7 +52,9 @@ impl Batch {
         for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
             let opcode = memory.opcode(place).unwrap_or(op::NOP);
             batch.cancels |= opcode == op::ASYNC_CANCEL;
-            if prepare::borrows(opcode) {
+            // The name of a send is all that it borrows.
+            let has_name = || memory.sqe(place).is_some_and(|entry| Fields(entry).off() != 0);
+            if prepare::borrows(opcode) && (opcode != op::SEND || has_name()) {
                 batch.prepare(memory, place, iopoll);
             }
         }

@@ -201,8 +201,11 @@ impl Locked<'_> {
             Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
             Call::Socket { fd, socket } => {
                 *fd = number;
-                let socket = Arc::clone(socket);
-                if let (Some(index), Some(message)) = (socket.buffer_index, socket.message()) {
+                // The clone is for few requests: it costs two locked instructions.
+                let indexed = socket.buffer_index.map(|index| (index, Arc::clone(socket)));
+                if let Some((index, socket)) = indexed
+                    && let Some(message) = socket.message()
+                {
                     let is_list = message.header.is_some();
                     let held = self.hold_buffer(at, index, message.all_parts(), is_list);
                     held.map_err(|errno| self.wrong_file(at).unwrap_or(errno))?;

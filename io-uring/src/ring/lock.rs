@@ -29,8 +29,10 @@ pub(super) struct After {
 impl After {
     #[cold]
     pub(super) fn add_tasks(&mut self, tasks: Vec<Task>) {
-        let all = self.tasks.take().into_iter().flatten().chain(tasks);
-        self.tasks = Some(all.collect());
+        self.tasks = Some(match self.tasks.take() {
+            None => tasks.into_boxed_slice(),
+            Some(before) => before.into_iter().chain(tasks).collect(),
+        });
     }
 }
 

@@ -168,8 +168,9 @@ impl Locked<'_> {
     /// Handles a result of a call. True: the request continues after a completion, or has ended
     /// here.
     pub(super) fn goes_on(&mut self, at: u32, result: i32) -> bool {
-        let Some((_, socket)) = self.socket(at).filter(|it| it.1.goes_on_after(result)) else {
-            return false;
+        let socket = match self.request(at).call.as_deref() {
+            Some(Call::Socket { socket, .. }) if socket.goes_on_after(result) => Arc::clone(socket),
+            _ => return false,
         };
         let core = self.core();
         let has_room = self.can_go_on() && core.completions() < core.cq_entries;
