@@ -256,6 +256,8 @@ static int draw_child(struct io_uring_sqe *sqe, int at, int after_link)
 {
     static const int types[] = { P_PID, P_PID, P_PID, P_PIDFD, 17 };
     int type = types[pick(5)], waits = type == P_PID && !after_link && pick(2);
+    /* The child lives for the process that has started it only. */
+    waits = waits && !is_shared;
     sqe->opcode = WAITID;
     sqe->len = type;
     sqe->off = (unsigned long)(pick(4) ? &mores[at].info : NULL);
