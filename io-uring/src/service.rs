@@ -323,6 +323,8 @@ impl Service {
                 // A socket is ready, and its next receive is not submitted yet.
                 std::thread::sleep(WAITER_GRACE);
             }
+            // What this thread has done is no sign of a waiter.
+            turns = self.seat.turns();
         }
     }
 

@@ -192,7 +192,9 @@ impl Core {
                     if goes_on && tried.len() < TRIES_AT_ONCE {
                         continue;
                     }
-                    service::goes_on();
+                    if goes_on {
+                        service::goes_on();
+                    }
                     self.trying.fetch_sub(tried.len() as u32, Ordering::Release);
                     Mail::Tried(std::mem::take(&mut tried))
                 }
