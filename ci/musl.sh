@@ -62,6 +62,10 @@ unmounted
 rm -rf --one-file-system -- "$place"
 mkdir -p -- "$place"/{bin,dev,etc,proc,tests,tmp} "$place$target/$triple/tmp"
 cp -- "$work/busybox/bin/busybox" "$place/bin/"
+# Two tests of awaited files read these.
+mkdir -p -- "$place$root"/{core/src,docs}
+cp -r -- core/src/fs "$place$root/core/src/"
+cp -- docs/coming-from.md "$place$root/docs/"
 chroot "$place" /bin/busybox --install -s /bin
 printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$place/etc/passwd"
 mount --bind /dev "$place/dev"
