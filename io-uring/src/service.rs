@@ -187,6 +187,12 @@ pub(crate) fn goes_on() {
     }
 }
 
+/// As [`Seat::turns`].
+#[cfg(test)]
+pub(crate) fn turns() -> u32 {
+    of_this_process().seat.turns()
+}
+
 /// Changes the events of a multishot poll, and reports the events that are true now. False: the
 /// poll is no longer watched.
 pub(crate) fn change(poll: Poll, events: u32) -> bool {

@@ -189,8 +189,10 @@ impl Locked<'_> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use std::fs::File;
+    use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+    use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
@@ -200,6 +202,7 @@ mod tests {
     use crate::memory::{Memory, Word};
     use crate::ring::Core;
     use crate::ring::tests::NoOther;
+    use crate::service;
 
     const ENTRIES: u32 = 8;
 
@@ -345,6 +348,31 @@ mod tests {
         let cqe = ring.wait();
         assert_eq!((cqe.res, ring.core.has_requests()), (1 << 20, false));
         end(&ring, fd);
+    }
+
+    /// The thread for polls leaves events alone while waiters come and go.
+    #[test]
+    fn a_receive_that_was_tried_in_vain_is_no_sign_of_a_waiter() {
+        let mut ring = Ring::new();
+        let mut bytes = [0; 4];
+        let at = (bytes.as_mut_ptr().expose_provenance(), 4);
+        let mut is_quiet = || {
+            // The first receive from a socket is tried.
+            let (near, mut far) = UnixStream::pair().unwrap();
+            let before = service::turns();
+            ring.put_any(op::RECV, near.as_raw_fd(), 0, at);
+            ring.submit();
+            let is_quiet = service::turns() == before;
+            far.write_all(b"data").unwrap();
+            assert_eq!(ring.wait().res, 4);
+            front::forget_descriptors(&(near.as_raw_fd()..=near.as_raw_fd()));
+            service::before_close(&(near.as_raw_fd()..=near.as_raw_fd()));
+            is_quiet
+        };
+        // A test beside may wait.
+        assert!((0..100).any(|_| is_quiet()));
+        let engine = Arc::clone(&ring.engine);
+        ring.core.close(&engine);
     }
 
     #[repr(align(4096))]
