@@ -55,8 +55,8 @@ pub(crate) const UNCLAIMED: u32 = 2;
 /// After this many times in a row that events were taken which nothing has asked for, the epoll of
 /// all rings is made anew.
 pub(crate) const STRAYS: u32 = 8;
-/// After this time to twice this time, in nanoseconds, it is looked whether a socket is still
-/// registered, if a receive waits for that without a system call.
+/// A receive that waits without a system call relies on the registration of its socket. That is
+/// checked after this time to twice this time, in nanoseconds.
 pub(crate) const CONFIRM_AFTER_NS: u64 = 100_000_000;
 /// The poll thread ends after the first time without work; it checks that after the second.
 pub(crate) const POLL_THREAD_IDLE: Duration = Duration::from_secs(2);
