@@ -10,7 +10,7 @@ use uringlet::front::{OwnDescriptor, Patience};
 use super::state::{Core, Locked, is_any_held_here};
 use super::types::Stage;
 use crate::files::{File, Registered};
-use crate::prepare::{self, Plan};
+use crate::prepare;
 use crate::sys;
 use crate::tuning::{NUMBER_TRIES, SIGNAL_TRIES};
 
@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// Waits for threads that read or write by a descriptor's number: most do not wait. Not for
-    /// long, as this may be a signal handler on such a thread.
+    /// Waits for threads that use the numbers of descriptors: most do not wait. Not for long, as
+    /// this may be a signal handler on such a thread.
     pub(super) fn await_tries(&self) {
         let mut patience = Patience::default();
         for _ in 0..NUMBER_TRIES {
@@ -114,12 +114,6 @@ impl Locked<'_> {
                 known.last().map(|(_, file)| file.clone())
             });
             let Some(file) = file else { continue };
-            if matches!(request.stage, Stage::Ready | Stage::Tried)
-                && let Plan::Engine(sqe, _) = &mut request.plan
-                && sqe.fd == request.fd
-            {
-                sqe.fd = file.descriptor.number();
-            }
             request.file = Some(Arc::new(Registered { value: file, tag: 0 }));
         }
         self.move_lines(&known);

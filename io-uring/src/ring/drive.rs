@@ -292,14 +292,17 @@ impl Core {
     /// passes requests on when it goes.
     fn pass_on_now(self: &Arc<Self>, engine: &Instance) -> bool {
         let entry = Entry { sqe: Sqe::nop(), data: 0, notify: -1 };
+        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
+        // it points to is kept in the request.
+        let submit = |entries: &[Entry]| unsafe { engine.submit(entries) };
         // A small stack has no room for many. One thread at a time passes requests on.
         if self.handover.ready() > 2
             && let Ok(mut entries) = self.passed_on.try_lock()
         {
             entries.resize(PASSED_ON, entry);
-            return self.pass_on_some(engine, &mut entries);
+            return self.pass_on_some(&mut entries, submit);
         }
-        self.pass_on_some(engine, &mut [entry; 2])
+        self.pass_on_some(&mut [entry; 2], submit)
     }
 
     /// [`Entry::notify`] of this ring's requests.
@@ -308,24 +311,25 @@ impl Core {
         if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 }
     }
 
-    fn pass_on_some(self: &Arc<Self>, engine: &Instance, entries: &mut [Entry]) -> bool {
+    pub(super) fn pass_on_some(
+        self: &Arc<Self>,
+        entries: &mut [Entry],
+        submit: impl FnOnce(&[Entry]) -> front::Submitted,
+    ) -> bool {
         let notify = self.notify();
         let mut count = 0;
         let Some(mut locked) = self.try_lock() else { return false };
         while count < entries.len()
-            && let Some(at) = locked.ready.pop_front()
+            && let Some(sqe) = locked.next_for_engine()
         {
-            let request = &mut locked.requests[at as usize];
-            request.stage = Stage::Engine;
-            let key = u64::from(request.generation) << 32 | u64::from(at);
-            entries[count].sqe = request.plan.sqe().user_data(key);
-            entries[count].notify = notify;
+            (entries[count].sqe, entries[count].notify) = (sqe, notify);
             count += 1;
         }
+        // The entries have the numbers of descriptors.
+        self.trying.fetch_add(1, Ordering::Relaxed);
         let owes = locked.unlock();
-        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
-        // it points to is kept in the request.
-        let submitted = unsafe { engine.submit(&entries[..count]) };
+        let submitted = submit(&entries[..count]);
+        self.trying.fetch_sub(1, Ordering::Release);
         self.handover.sub(submitted.accepted);
         let all = submitted.accepted == count;
         if owes && let Some(locked) = self.try_lock() {

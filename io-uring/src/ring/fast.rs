@@ -121,11 +121,7 @@ impl Core {
         match prepared {
             Ok(()) => {
                 let request = locked.request(at);
-                let fd = request.number();
                 (request.plan, request.iov) = (copied.plan, copied.iov);
-                if let Plan::Engine(sqe, _) = &mut request.plan {
-                    sqe.fd = fd;
-                }
                 if matches!(copied.opcode, op::READV | op::WRITEV) {
                     self.saw_vector(copied.expected);
                 }

@@ -76,12 +76,11 @@ impl Locked<'_> {
     /// socket, and the engine gets it.
     pub(super) fn was_no_socket(&mut self, at: u32, result: i32) -> bool {
         let request = self.request(at);
-        let Plan::Engine(mut sqe, _) = request.plan else { return false };
+        let Plan::Engine(sqe, _) = request.plan else { return false };
         let is_transfer = op::is_transfer(sqe.opcode) && request.stage == Stage::Tried;
         if result != -libc::ENOTSOCK || !is_transfer {
             return false;
         }
-        sqe.fd = request.number();
         request.call = None;
         self.leave_line(at);
         self.hand_over(at, sqe);

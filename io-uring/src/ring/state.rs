@@ -193,7 +193,7 @@ pub(crate) struct Core {
     /// Requests that were submitted, and requests that have ended.
     pub(super) taken: AtomicU32,
     pub(super) ended: AtomicU32,
-    /// Threads that try calls on sockets.
+    /// Threads that try calls on sockets, or hand requests to the engine.
     pub(super) trying: AtomicU32,
     /// The last vector that was seen had few bytes, so the next one is expected to have as few.
     pub(super) expects_small_vectors: AtomicBool,
@@ -475,6 +475,19 @@ impl Locked<'_> {
         self.is_for_engine(at);
         self.state.ready.push_back(at);
         self.core.handover.add();
+    }
+
+    /// Takes the first request that is ready, as the engine gets it. If the program has closed the
+    /// request's descriptor meanwhile, the engine gets the duplicate.
+    #[inline]
+    pub(super) fn next_for_engine(&mut self) -> Option<Sqe> {
+        let at = self.state.ready.pop_front()?;
+        let key = self.key(at);
+        let request = self.request(at);
+        request.stage = Stage::Engine;
+        let sqe = request.plan.sqe().user_data(key);
+        let fd = if sqe.fd == request.fd { request.number() } else { sqe.fd };
+        Some(Sqe { fd, ..sqe })
     }
 
     /// The engine is about to get a request, which later ones may not overtake.

@@ -8,7 +8,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use uringlet::front::OwnDescriptor;
+use uringlet::Sqe;
+use uringlet::front::{self, Entry, OwnDescriptor};
 
 use super::batch::Batch;
 use super::state::{Core, Locked};
@@ -262,10 +263,9 @@ impl Model {
         let mut keys = Vec::new();
         self.with(|locked| {
             while keys.len() < most as usize
-                && let Some(at) = locked.ready.pop_front()
+                && let Some(sqe) = locked.next_for_engine()
             {
-                locked.request(at).stage = Stage::Engine;
-                keys.push(locked.key(at));
+                keys.push(sqe.user_data);
             }
         });
         let refused = if self.random.chance(20) { keys.len() / 2 } else { 0 };
@@ -565,4 +565,35 @@ fn a_close_by_a_thread_that_has_the_lock_of_a_ring_waits_for_no_other_ring() {
     other.core.before_close(&(1_000..=1_000));
     drop((of_one, of_other));
     other.finish();
+}
+
+/// The thread that passes requests on may have been preempted just before the engine gets them.
+#[test]
+fn a_request_on_its_way_to_the_engine_has_its_file_when_the_number_is_closed() {
+    let model = Model::new(1);
+    let (core, fd) = (&model.core, sys::eventfd());
+    let kept = OwnDescriptor::duplicate(fd).unwrap();
+    core.with(|locked| {
+        let at = locked.take();
+        let sqe = Sqe { opcode: op::READ, fd, ..Sqe::nop() };
+        (locked.request(at).opcode, locked.request(at).fd) = (op::READ, fd);
+        locked.hand_over(at, sqe);
+        locked.make_ready(at);
+    });
+    let entries = &mut [Entry { sqe: Sqe::nop(), data: 0, notify: -1 }; 2];
+    let refused = front::Submitted { accepted: 0, refused: -libc::EAGAIN };
+    core.pass_on_some(entries, |entries| {
+        assert_eq!(entries[0].sqe.fd, fd);
+        assert_eq!(core.trying.load(Ordering::Relaxed), 1, "a close waits");
+        core.before_close(&(fd..=fd));
+        refused
+    });
+    assert_eq!(core.trying.load(Ordering::Relaxed), 0);
+    core.pass_on_some(entries, |entries| {
+        let number = entries[0].sqe.fd;
+        assert!(number != fd && sys::is_same_file(number, kept.number()), "{number}");
+        refused
+    });
+    // SAFETY: made above.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
 }
