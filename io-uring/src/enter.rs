@@ -12,7 +12,7 @@ use crate::abi::{GetEventsArg, Timespec, enter, setup};
 use crate::ring::Core;
 use crate::rings::Ring;
 use crate::sigsys::mask_of_wait;
-use crate::{rings, sys, threads, user};
+use crate::{rings, service, sys, threads, user};
 
 /// The bounds of a wait.
 #[derive(Clone, Copy, Debug, Default)]
@@ -149,7 +149,7 @@ unsafe fn enter_ring(
             Ok(())
         }
         Ok(bounds) => {
-            // The wait does so.
+            // The wait looks for them.
             core.untried.store(false, Ordering::Relaxed);
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
             // A signal handler may leave the wait by a jump. The ring is not pinned meanwhile,
@@ -262,9 +262,17 @@ fn wait_once(
             Waited::Enough if core.missing_of_all(min, timeouts) == 0 => return Ok(()),
             // The other requests belong to another process.
             Waited::Enough => {}
-            Waited::TimedOut => return Err(-libc::ETIME),
-            Waited::Interrupted => return Err(-libc::EINTR),
+            Waited::TimedOut => return look_last(core, (min, timeouts), -libc::ETIME),
+            Waited::Interrupted => return look_last(core, (min, timeouts), -libc::EINTR),
             Waited::Gone | Waited::GaveUp => return Err(-libc::EBADF),
         }
     }
+}
+
+/// A wait that ends without a sleep has not seen which sockets and polls are ready.
+fn look_last(core: &Core, (min, timeouts): (u32, u32), errno: i32) -> Result<(), i32> {
+    let entered = core.entered();
+    service::look_at_all();
+    drop(entered);
+    if core.missing_of_all(min, timeouts) == 0 { Ok(()) } else { Err(errno) }
 }

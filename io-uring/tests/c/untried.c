@@ -182,6 +182,26 @@ static void several(struct io_uring *ring)
     io_uring_queue_exit(&other);
 }
 
+/* A wait that does not sleep finds what was there. */
+static void at_once(struct io_uring *ring)
+{
+    struct __kernel_timespec none = {0}, long_ago = {.tv_nsec = 1};
+    struct io_uring_cqe *cqe;
+    int pair[2];
+    open_pair(ring, SOCK_STREAM, pair);
+    feed(pair[1], 64);
+    receive(ring, pair[0], 64, 0, 1);
+    printf("no time: %d", io_uring_submit_and_wait_timeout(ring, &cqe, 1, &none, NULL));
+    printf(", %u there\n", io_uring_cq_ready(ring));
+    results(ring, "no time", 1);
+    feed(pair[1], 64);
+    receive(ring, pair[0], 64, 0, 2);
+    printf("hardly any: %d", io_uring_submit_and_wait_timeout(ring, &cqe, 1, &long_ago, NULL));
+    printf(", %u there\n", io_uring_cq_ready(ring));
+    results(ring, "hardly any", 1);
+    close_pair(pair);
+}
+
 static void run(const char *name, unsigned flags)
 {
     struct io_uring ring;
@@ -192,6 +212,7 @@ static void run(const char *name, unsigned flags)
     sizes(&ring, SOCK_SEQPACKET);
     ends(&ring);
     several(&ring);
+    at_once(&ring);
     io_uring_queue_exit(&ring);
 }
 
