@@ -164,9 +164,11 @@ pub(crate) fn eventfd_id(fd: i32) -> Option<u64> {
 }
 
 /// The process of a pidfd. `None`: the descriptor is none, the process was reaped, or /proc is not
-/// readable.
+/// readable, or of another PID namespace, in which processes have other numbers.
 pub(crate) fn process_of(fd: i32) -> Option<i32> {
-    told_of(fd, "Pid:").filter(|&process| process > 0)
+    let me = std::fs::read_link("/proc/self").ok()?;
+    let is_ours = me.to_str()?.parse() == Ok(std::process::id());
+    told_of(fd, "Pid:").filter(|&process| is_ours && process > 0)
 }
 
 /// Adds 1 to a nonblocking eventfd.

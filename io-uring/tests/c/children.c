@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "common.h"
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -242,6 +243,36 @@ static void later(void)
     MUST(waitpid(leaver, &status, 0) == leaver && status == 0);
 }
 
+/* /proc says other numbers of processes than the ones here. */
+static void apart(void)
+{
+    int status, end;
+    printf("[apart]\n");
+    fflush(stdout);
+    int outer = fork();
+    MUST(outer >= 0);
+    if (outer == 0) {
+        if (unshare(CLONE_NEWPID) < 0)
+            unshare(CLONE_NEWUSER | CLONE_NEWPID);
+        int inner = fork();
+        MUST(inner >= 0);
+        if (inner > 0) {
+            MUST(waitpid(inner, &status, 0) == inner);
+            _exit(status != 0);
+        }
+        MUST(io_uring_queue_init(8, &ring, 0) == 0);
+        int pid = child(6, &end), pidfd = syscall(SYS_pidfd_open, pid, 0);
+        wait_(P_PIDFD, pidfd, &info, WEXITED, 1);
+        io_uring_submit(&ring);
+        close(end);
+        completions(&ring, "a pidfd", 1);
+        told("a pidfd", pid);
+        fflush(stdout);
+        _exit(0);
+    }
+    MUST(waitpid(outer, &status, 0) == outer && status == 0);
+}
+
 static void refused(void)
 {
     int end, pid = child(5, &end);
@@ -293,6 +324,7 @@ int main(void)
     ended();
     again();
     later();
+    apart();
     refused();
     /* One waits when the ring is closed, and the child is there afterwards. */
     int end, pid = child(9, &end), status;
