@@ -9,7 +9,7 @@ use uringlet::front::OwnDescriptor;
 
 use super::stays::Stays;
 use crate::numbers::ByNumber;
-use crate::sys;
+use crate::sys::{self, sockets};
 use crate::tuning::STRAYS;
 
 /// Requests by their keys, each with the events for it.
@@ -98,6 +98,11 @@ impl Group {
             found.add(&one.watcher, key, seen);
         }
     }
+}
+
+/// May data be there that no event reports (`SO_RCVLOWAT`)?
+fn hides_data(fd: i32) -> bool {
+    sockets::option(fd, libc::SO_RCVLOWAT).is_ok_and(|least| least > 1)
 }
 
 /// Events, by the ring that gets them.
@@ -201,7 +206,7 @@ impl Groups {
     /// The group of a number, for a receive that is left untried.
     pub(super) fn join_untried(&mut self, fd: i32) -> Option<u64> {
         let &token = self.open.get(&fd)?;
-        if !self.groups.get_mut(&token)?.stays.as_mut()?.is_left_untried() {
+        if !self.groups.get_mut(&token)?.stays.as_mut()?.is_left_untried(|| hides_data(fd)) {
             return None;
         }
         self.trust(token);
@@ -221,8 +226,8 @@ impl Groups {
     }
 
     /// If the last member has joined before this round, and waits: registers what the number names
-    /// now, unless it is registered. Returns a number that cannot be registered: it names no file
-    /// that can be waited for.
+    /// now, unless it is registered. Returns the number if its receives are to be tried: it names
+    /// no file that can be waited for, or a socket that now has data which no event reports.
     pub(super) fn confirm(&mut self, token: u64, round: u32) -> Option<i32> {
         let group = self.groups.get_mut(&token)?;
         let stays = group.stays.as_mut()?;
@@ -236,7 +241,9 @@ impl Groups {
         }
         let (epoll, fd, mask) = (self.epoll.as_ref()?.number(), group.fd, group.mask());
         let fails = |op| sys::epoll_ctl(epoll, op, fd, mask, token) < 0;
-        (fails(libc::EPOLL_CTL_MOD) && fails(libc::EPOLL_CTL_ADD)).then_some(fd)
+        let is_odd = fails(libc::EPOLL_CTL_MOD) && fails(libc::EPOLL_CTL_ADD);
+        let stays = self.groups.get_mut(&token)?.stays.as_mut()?;
+        (is_odd || stays.hides_data_now(hides_data(fd))).then_some(fd)
     }
 
     /// Do polls of this group wait for one of these events?

@@ -17,15 +17,18 @@ pub(super) struct Stays {
     pub(super) joined: u32,
     /// The group is to be confirmed.
     pub(super) is_listed: bool,
+    /// Data may be there that no event reports. `None`: that is unknown.
+    hides_data: Option<bool>,
 }
 
 impl Stays {
     /// Does the next receive wait for an event without a try? Yes if the last tries were in vain.
-    pub(super) fn is_left_untried(&mut self) -> bool {
+    /// `hides_data` is asked once.
+    pub(super) fn is_left_untried(&mut self, hides_data: impl FnOnce() -> bool) -> bool {
         self.unclaimed = 0;
         if self.untried > 0 {
             self.untried -= 1;
-            return true;
+            return !*self.hides_data.get_or_insert_with(hides_data);
         }
         if std::mem::replace(&mut self.is_tried, true) {
             // The last try was not in vain.
@@ -39,6 +42,11 @@ impl Stays {
         self.is_tried = false;
         self.patience = UNTRIED.min(2 * self.patience + 1);
         self.untried = self.patience;
+    }
+
+    /// Data may be there, or not, that no event reports. True: that is new.
+    pub(super) fn hides_data_now(&mut self, hides: bool) -> bool {
+        self.hides_data.replace(hides) == Some(false) && hides
     }
 
     /// An event was reported. False: nothing has waited for the last ones, and the socket does not
@@ -57,7 +65,7 @@ mod tests {
     fn vain(period: u32, receives: u32) -> u32 {
         let mut stays = Stays::default();
         (0..receives).fold(0, |vain, at| {
-            let is_vain = !stays.is_left_untried() && at % period != 0;
+            let is_vain = !stays.is_left_untried(|| false) && at % period != 0;
             if is_vain {
                 stays.missed();
             }

@@ -2,6 +2,7 @@
  * in all orders of arriving, submitting, waiting, closing and cancelling. */
 #define _GNU_SOURCE
 #include "common.h"
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -202,6 +203,49 @@ static void at_once(struct io_uring *ring)
     close_pair(pair);
 }
 
+static void connect_pair(int pair[2])
+{
+    struct sockaddr_in name = {.sin_family = AF_INET};
+    socklen_t len = sizeof name;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    MUST(listener >= 0 && bind(listener, (void *)&name, len) == 0 && listen(listener, 1) == 0);
+    MUST(getsockname(listener, (void *)&name, &len) == 0);
+    pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(connect(pair[0], (void *)&name, len) == 0);
+    pair[1] = accept(listener, NULL, NULL);
+    MUST(pair[1] >= 0);
+    close(listener);
+}
+
+static void at_least(int fd, int bytes)
+{
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0);
+}
+
+/* A receive takes what is there, however little a poll does not report. */
+static void few(struct io_uring *ring)
+{
+    for (int late = 0; late < 2; late++) {
+        char peeked[4];
+        int pair[2];
+        connect_pair(pair);
+        if (!late)
+            at_least(pair[0], 48);
+        learn(ring, pair);
+        if (late)
+            at_least(pair[0], 48);
+        feed(pair[1], 4);
+        MUST(recv(pair[0], peeked, 4, MSG_PEEK | MSG_WAITALL) == 4);
+        receive(ring, pair[0], 64, 0, late);
+        MUST(io_uring_submit(ring) == 1);
+        if (!late)
+            printf("few at a submit: %u\n", io_uring_cq_ready(ring));
+        results(ring, "few", 1);
+        close_pair(pair);
+    }
+}
+
 static void run(const char *name, unsigned flags)
 {
     struct io_uring ring;
@@ -213,6 +257,7 @@ static void run(const char *name, unsigned flags)
     ends(&ring);
     several(&ring);
     at_once(&ring);
+    few(&ring);
     io_uring_queue_exit(&ring);
 }
 
