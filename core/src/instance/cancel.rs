@@ -4,7 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Instance;
+use crate::descriptor::fresh;
 use crate::request::Cancel;
+use crate::router::facts::FileKind;
 use crate::router::tuning::PREEMPTED_LOOKS;
 use crate::sync::Patience;
 
@@ -124,8 +126,8 @@ impl Instance {
                     self.board.post_canceled(index);
                     return Cancel::Done;
                 }
-                // The poller has just taken the request off its list, and tries it.
-                Cancel::Polling | Cancel::Started if self.outlasts_try(index) => {}
+                // A thread has just taken the request off its list, and tries it.
+                Cancel::Polling | Cancel::Started if self.outlasts_try(index, key) => {}
                 // The poller may also have tried it between the two checks: then the request waits
                 // again.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
@@ -140,14 +142,22 @@ impl Instance {
         Cancel::Started
     }
 
-    /// Is the poller trying this request, without waiting? Then the try has ended when this
-    /// function returns.
-    fn outlasts_try(&self, index: u32) -> bool {
-        let at_once = self.board.begins_streams_at_once();
-        let is_tried = || !at_once && self.threads.poller.is_trying(self.board.slot(index));
-        if !is_tried() {
+    /// Is a thread trying this request of a stream, without waiting? Then the try has ended when
+    /// this function returns.
+    fn outlasts_try(&self, index: u32, key: u64) -> bool {
+        if self.board.begins_streams_at_once() {
             return false;
         }
+        let slot = self.board.slot(index);
+        let polled = || self.threads.poller.is_trying(slot);
+        // The stream's number was last seen as a file's: so another lane has the request first.
+        let taken_for_file = || slot.cancel_finds_started(key) && slot.expected().is_some();
+        let is_stream = || fresh(slot.fd()).is_ok_and(|file| file.kind() == FileKind::Stream);
+        let is_tried: &dyn Fn() -> bool = match () {
+            () if polled() => &polled,
+            () if taken_for_file() && is_stream() => &taken_for_file,
+            () => return false,
+        };
         let mut patience = Patience::default();
         (0..PREEMPTED_LOOKS).any(|_| {
             patience.wait();

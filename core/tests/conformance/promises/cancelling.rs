@@ -29,6 +29,35 @@ fn a_waiting_poll_can_be_cancelled() {
     assert_eq!(errno(context.cancel(7)), libc::ENOENT);
 }
 
+/// A worker may try such a read: it takes the number for a file's, and finds a pipe.
+#[test]
+fn a_read_of_a_pipe_can_be_cancelled_where_a_file_had_its_number() {
+    let _bound = bounded(2 * LONG);
+    let file = file_with(&pattern(1, BLOCK));
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let place = file.try_clone().unwrap();
+    let is_now = |fd: i32| {
+        // SAFETY: dup2(2) reads no memory; `place` stays open.
+        assert_eq!(unsafe { libc::dup2(fd, place.as_raw_fd()) }, place.as_raw_fd());
+    };
+    let (mut context, mut random, mut byte) = (context(4), Random::new(1), [0u8]);
+    for round in 0..5_000 {
+        is_now(file.as_raw_fd());
+        push(&mut context, Sqe::read(place.as_raw_fd(), &mut byte[..], 0));
+        submit_all(&mut context);
+        wait_for(&mut context, 1);
+        assert_eq!(by_user_data(&reap_all(&mut context)), HashMap::from([(0, 1)]));
+        is_now(reader.as_raw_fd());
+        push(&mut context, Sqe::read(place.as_raw_fd(), &mut byte[..], 0));
+        submit_all(&mut context);
+        (0..random.below(5_000)).for_each(|_| std::hint::spin_loop());
+        assert_eq!(errno(context.cancel(0)), 0, "round {round}");
+        wait_for(&mut context, 1);
+        let cancelled = HashMap::from([(0, -libc::ECANCELED)]);
+        assert_eq!(by_user_data(&reap_all(&mut context)), cancelled);
+    }
+}
+
 /// Tells threads to stop, also if the test panics.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
