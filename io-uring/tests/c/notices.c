@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "common.h"
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -169,16 +171,26 @@ static void refused(void)
     told("SEND of a registered buffer");
 }
 
+/* A full socket gets room again when the other end answers. */
+static int is_unanswered(int fd)
+{
+    struct tcp_info info = { 0 };
+    socklen_t len = sizeof info;
+    MUST(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0);
+    return info.tcpi_unacked > 0;
+}
+
 /* What waits is cancelled, and chains go on or break. */
 static void ended(void)
 {
     static char much[65536];
     int size = 4096;
     MUST(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
-    while (send(ends[0], much, sizeof much, MSG_DONTWAIT) > 0)
-        ;
-    while (send(ends[0], much, 1, MSG_DONTWAIT) > 0)
-        ;
+    do {
+        while (send(ends[0], much, sizeof much, MSG_DONTWAIT) > 0)
+            ;
+        sched_yield();
+    } while (is_unanswered(ends[0]) || send(ends[0], much, 1, MSG_DONTWAIT) > 0);
     send_(SEND_ZC, ends[0], much, 1, MSG_DONTWAIT, 0);
     told("not to wait");
     struct io_uring_sqe *sqe = send_(SEND_ZC, ends[0], much, 1, 0, 0);

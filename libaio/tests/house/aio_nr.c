@@ -1,7 +1,7 @@
 /* The use of the host's fs.aio-max-nr by contexts after direct reads went to the kernel, and the
- * number of contexts with few descriptors. Other programs make and end contexts meanwhile: a reading
- * counts if nothing is left of that afterwards, and a figure if twice as many readings agree on it as
- * on any other. */
+ * number of contexts with few descriptors. Other programs make and end contexts meanwhile: a
+ * reading counts if nothing is left of that afterwards. A figure counts if twice as many readings
+ * agree on it as on any other. */
 #include "../c/common.h"
 #include <sys/resource.h>
 
