@@ -316,7 +316,7 @@ pub fn isolated<F: FnOnce()>(body: F) {
     let test = test_of::<F>();
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         // SAFETY: no handler is installed: the signal ends a helper that hangs.
-        unsafe { libc::alarm(120) };
+        unsafe { libc::alarm(300) };
         return body();
     }
     let output = this_binary(test).env(CHILD, test).output().expect("a helper process");
