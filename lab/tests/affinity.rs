@@ -23,7 +23,11 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = tempfile::tempdir().unwrap();
     let json = output.path().join("result.json");
-    let run = affinity(folder.path()).args(["--size", "4M", "--json"]).arg(&json).output().unwrap();
+    let run =
+        || affinity(folder.path()).args(["--size", "4M", "--json"]).arg(&json).output().unwrap();
+    // While all threads of a placement get no CPU time, the application executes its requests
+    // itself: then a placement is not proved. So a busy machine may need several runs.
+    let run = (1..10).map(|_| run()).find(|run| run.status.code() != Some(1)).unwrap_or_else(run);
     let errors = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(2) {
         skip::skipped("each_distinct_placement_is_proved_by_its_counters", errors.trim());
