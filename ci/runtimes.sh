@@ -54,7 +54,6 @@ arguments() {
 # Tests that pass natively only, each with its reason.
 excepted() {
     case "$1" in
-    io-uring/test_tcp_*_bundle | io-uring/test_tcp_recv_multi) echo "bundles are refused" ;;
     io-uring/test_tcp_recvzc) echo "receives without a copy are refused: it leaves itself out" ;;
     io-uring/test_race)
         echo "fails natively, too, more often than not: reads a pipe whose writer may be gone"

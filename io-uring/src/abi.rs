@@ -136,6 +136,12 @@ pub(crate) struct BufferRing {
     pub(crate) resv: [u64; 3],
 }
 
+/// Flags of a ring of buffers.
+pub(crate) mod buffer_ring {
+    /// `IOU_PBUF_RING_INC`.
+    pub(crate) const IN_PIECES: u16 = 1 << 1;
+}
+
 /// `struct io_uring_buf_status`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -223,8 +229,8 @@ pub(crate) mod setup {
     pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
 }
 
-/// All features but bundles, attributes of transfers, and the control of iowait.
-pub(crate) const FEATURES: u32 = 0x3fff | 1 << 15;
+/// All features but attributes of transfers, and the control of iowait.
+pub(crate) const FEATURES: u32 = 0xffff;
 pub(crate) const FEATURE_SINGLE_MMAP: u32 = 1 << 0;
 pub(crate) const FEATURE_EXT_ARG: u32 = 1 << 8;
 pub(crate) const FEATURE_NATIVE_WORKERS: u32 = 1 << 9;
@@ -387,6 +393,8 @@ pub(crate) mod message {
     pub(crate) const FIXED_BUFFER: u16 = 1 << 2;
     /// The notice says whether the data was copied.
     pub(crate) const REPORTS: u16 = 1 << 3;
+    /// The transfer takes several buffers of a group.
+    pub(crate) const BUNDLE: u16 = 1 << 4;
     /// The buffer is an array of `struct iovec`.
     pub(crate) const VECTORED: u16 = 1 << 5;
     pub(crate) const OF_SENDS: u16 = POLL_FIRST | VECTORED;

@@ -1,4 +1,5 @@
 //! Buffers that a program provides in groups, in a list or in a ring in its memory.
+#![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{Ordering, fence};
@@ -9,6 +10,8 @@ use crate::user;
 
 /// The maximum number of buffers of a list, and of a ring.
 const MOST: usize = u16::MAX as usize;
+/// The maximum number of buffers for one transfer.
+const SEVERAL: usize = 256;
 /// The offset of a ring's tail, in bytes. From its beginning on, the ring has buffers of 16 bytes
 /// each.
 const TAIL: usize = 14;
@@ -32,6 +35,8 @@ enum Place {
         entries: u16,
         head: u16,
         tail: u16,
+        /// Each transfer uses up the part of a buffer that it has filled (`IOU_PBUF_RING_INC`).
+        in_pieces: bool,
     },
 }
 
@@ -57,7 +62,7 @@ impl BufferGroup {
         }
         match &mut self.place {
             Place::List(list) => list.pop_front(),
-            Place::Ring { at, entries, head, tail } => {
+            Place::Ring { at, entries, head, tail, .. } => {
                 if head == tail {
                     *tail = user::read(*at + TAIL).ok()?;
                     // Orders the program's writes before its write of the tail.
@@ -74,11 +79,73 @@ impl BufferGroup {
         }
     }
 
+    /// Takes the next buffers: for `most` bytes, if that is not 0. A later buffer that is longer
+    /// than what is left of the bytes is not taken, unless it can be used up in pieces.
+    pub(crate) fn take_several(&mut self, most: u64) -> Vec<Provided> {
+        let (mut taken, mut left) = (Vec::new(), most);
+        let in_pieces = self.is_used_in_pieces();
+        while taken.len() < SEVERAL
+            && let Some(buffer) = self.take()
+        {
+            if most > 0 && !taken.is_empty() && u64::from(buffer.len) > left && !in_pieces {
+                self.give_back(buffer);
+                break;
+            }
+            taken.push(buffer);
+            left = left.saturating_sub(buffer.len.into());
+            if most > 0 && left == 0 {
+                break;
+            }
+        }
+        taken
+    }
+
+    fn is_used_in_pieces(&self) -> bool {
+        matches!(self.place, Place::Ring { in_pieces: true, .. })
+    }
+
+    /// A transfer has used this many bytes of buffers that were taken, and no more than one of them
+    /// if that is 0. The others are given back. True: so is the rest of the last one, which begins
+    /// later now. `are_last`: no buffers were taken after these.
+    pub(crate) fn use_up(&mut self, buffers: &[Provided], mut bytes: u64, are_last: bool) -> bool {
+        let in_pieces = are_last && self.is_used_in_pieces();
+        let (mut used, mut rest) = (0, None);
+        for &buffer in buffers {
+            let here = bytes.min(buffer.len.into());
+            bytes -= here;
+            if in_pieces {
+                let at = buffer.at.wrapping_add(here);
+                let left = Provided { at, len: buffer.len - here as u32, ..buffer };
+                self.show(left, buffers.len() - used);
+                rest = (left.len > 0).then_some(left);
+            }
+            used += 1;
+            if bytes == 0 {
+                break;
+            }
+        }
+        buffers[used..].iter().rev().for_each(|&buffer| self.give_back(buffer));
+        rest.inspect(|&rest| self.give_back(rest)).is_some_and(|rest| rest.at != buffers[0].at)
+    }
+
+    /// Writes a buffer that was used in part to its place in the program's ring, `back` places in
+    /// front of the next buffer.
+    fn show(&self, Provided { at: address, len, .. }: Provided, back: usize) {
+        let Place::Ring { at, entries, head, .. } = self.place else { return };
+        let before = head.wrapping_sub((self.back.len() + back) as u16);
+        let place = at + 16 * usize::from(before & (entries - 1));
+        // SAFETY: of the ring, which the program has registered.
+        let _ = unsafe { user::write(place, address).and_then(|()| user::write(place + 8, len)) };
+    }
+
+    /// Is there no buffer?
+    pub(crate) fn is_empty(&mut self) -> bool {
+        self.take().map(|buffer| self.give_back(buffer)).is_none()
+    }
+
     /// Is there no buffer, and will none be given back?
     pub(crate) fn is_used_up(&mut self) -> bool {
-        let buffer = self.take();
-        buffer.inspect(|&buffer| self.give_back(buffer));
-        buffer.is_none() && self.user.is_none()
+        self.is_empty() && self.user.is_none()
     }
 
     /// A buffer was not used: it is the next one.
@@ -114,7 +181,13 @@ impl BufferGroups {
     /// # Errors
     /// `-EEXIST`: a group with this number has buffers. `-EFAULT`, `-EINVAL`: the memory is not a
     /// ring's.
-    pub(crate) fn register(&mut self, number: u16, at: u64, entries: u16) -> Result<(), i32> {
+    pub(crate) fn register(
+        &mut self,
+        number: u16,
+        at: u64,
+        entries: u16,
+        in_pieces: bool,
+    ) -> Result<(), i32> {
         let has_buffers = |group: &BufferGroup| match &group.place {
             Place::List(list) => !list.is_empty() || !group.back.is_empty(),
             Place::Ring { .. } => true,
@@ -129,7 +202,7 @@ impl BufferGroups {
         if !at.is_multiple_of(4096) {
             return Err(-libc::EINVAL);
         }
-        self.make(number, Place::Ring { at, entries, head: 0, tail: 0 });
+        self.make(number, Place::Ring { at, entries, head: 0, tail: 0, in_pieces });
         Ok(())
     }
 

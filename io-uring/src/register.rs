@@ -9,7 +9,7 @@ use uringlet::front::{self, OwnDescriptor, Waited};
 
 use crate::abi::{
     self, BufferRing, BufferStatus, RSRC_SPARSE, RsrcRegister, RsrcUpdate, SyncCancel, Timespec,
-    op, register as reg, setup,
+    buffer_ring, op, register as reg, setup,
 };
 use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File};
@@ -272,8 +272,8 @@ fn buffer_rings(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) ->
         return unsafe { user::write(arg, BufferStatus { head, ..status }) }.map(|()| 0);
     }
     let BufferRing { at, entries, group, flags, resv } = user::read(arg)?;
-    // Neither the kernel's memory nor buffers that are used up piece by piece.
-    if flags != 0 {
+    // Not the kernel's memory.
+    if flags & !buffer_ring::IN_PIECES != 0 {
         return Err(-libc::EINVAL);
     }
     if opcode == reg::UNREGISTER_PBUF_RING {
@@ -281,7 +281,8 @@ fn buffer_rings(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) ->
     }
     match u16::try_from(entries) {
         Ok(entries) if entries.is_power_of_two() && resv == [0; 3] => {
-            locked.groups.register(group, at, entries).map(|()| 0)
+            let in_pieces = flags & buffer_ring::IN_PIECES != 0;
+            locked.groups.register(group, at, entries, in_pieces).map(|()| 0)
         }
         _ => Err(-libc::EINVAL),
     }

@@ -2,18 +2,21 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use uringlet::front;
 
 use crate::attempts::{Attempt, Sleeper, Tried};
+use crate::buffers::Provided;
 use crate::files::move_aside;
 use crate::sys::{self, sockets};
 use crate::tuning::VAIN_SENDS;
 use crate::{service, user};
 
+mod bundle;
 mod messages;
 
+use self::bundle::Bundle;
 pub(crate) use self::messages::{Header, Message};
 
 /// The longest name of a socket (`struct sockaddr_storage`).
@@ -71,12 +74,18 @@ pub(crate) struct Socket {
     pub(crate) is_aside: bool,
     /// The request takes a buffer of a group for each try.
     pub(crate) selects: bool,
+    /// It takes several buffers of the group at once.
+    pub(crate) bundle: Option<Bundle>,
+    /// The group has no buffers behind those.
+    is_last: AtomicBool,
+    /// A multishot call ends when this many bytes have come; 0: it goes on.
+    pub(crate) bytes_left: AtomicU64,
     /// The registered buffer that the data is sent from.
     pub(crate) buffer_index: Option<u16>,
     /// The request is only sent where the kernel could send it without a copy.
     pub(crate) is_uncopied: bool,
-    /// The group had no buffer.
-    lacks_buffer: AtomicBool,
+    /// The group had no buffer, or there is no such group: the errno.
+    lacks_buffer: AtomicI32,
     /// The address of that buffer, and its length.
     buffer: [AtomicU64; 2],
     /// What is known about the data after a completion: a [`Rest`].
@@ -110,9 +119,12 @@ impl Socket {
             rounds: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             selects: false,
+            bundle: None,
+            is_last: AtomicBool::new(false),
+            bytes_left: AtomicU64::new(0),
             buffer_index: None,
             is_uncopied: false,
-            lacks_buffer: AtomicBool::new(false),
+            lacks_buffer: AtomicI32::new(0),
             buffer: Default::default(),
             done: AtomicUsize::new(0),
             misses: AtomicU32::new(0),
@@ -177,23 +189,60 @@ impl Socket {
         }
     }
 
-    /// Takes a buffer of a group for the next try, if there is one. Returns the length that is
-    /// used.
-    pub(crate) fn select(&self, buffer: Option<(u64, u32)>) -> u64 {
-        self.lacks_buffer.store(buffer.is_none(), Ordering::Relaxed);
-        let (at, len) = buffer.unwrap_or_default();
-        let wanted = match &self.ask {
+    /// The group has no buffer for the next try, or does not exist.
+    pub(crate) fn lacks_buffer(&self, has_group: bool) {
+        let is_known_missing = !has_group && (self.commits() || self.bundle.is_some());
+        let errno = if is_known_missing { -libc::ENOENT } else { -libc::ENOBUFS };
+        self.lacks_buffer.store(errno, Ordering::Relaxed);
+    }
+
+    /// Takes a buffer of a group for the next try. Returns the length that is used.
+    pub(crate) fn select(&self, (at, len): (u64, u32)) -> u64 {
+        self.lacks_buffer.store(0, Ordering::Relaxed);
+        let wanted = self.wanted();
+        let len = if wanted == 0 { len.into() } else { wanted.min(len.into()) };
+        self.buffer[0].store(at, Ordering::Relaxed);
+        self.buffer[1].store(len, Ordering::Relaxed);
+        len
+    }
+
+    /// The length that the program has asked for; 0: that of the buffer.
+    fn wanted(&self) -> u64 {
+        match &self.ask {
             Ask::Transfer(Message { header: Some(_), parts, .. }) => {
                 parts.first().map_or(0, |part| part[1])
             }
             Ask::Transfer(message) => message.buffer[1],
             Ask::Read { len, .. } => *len,
             _ => 0,
-        };
-        let len = if wanted == 0 { len.into() } else { wanted.min(len.into()) };
-        self.buffer[0].store(at, Ordering::Relaxed);
-        self.buffer[1].store(len, Ordering::Relaxed);
-        len
+        }
+    }
+
+    /// If it takes several buffers: for how many bytes; 0: for any number.
+    pub(crate) fn takes_several(&self) -> Option<u64> {
+        self.bundle.as_ref()?;
+        let left = self.bytes_left.load(Ordering::Relaxed);
+        // The length of a send is that of its first bundle.
+        let is_later = self.commits() && self.rounds.load(Ordering::Relaxed) > 0;
+        let wanted = if is_later { 0 } else { self.wanted() };
+        Some(if wanted == 0 || left == 0 { wanted.max(left) } else { wanted.min(left) })
+    }
+
+    /// Does a bundle with buffers for `bytes` take more of them than its length says?
+    pub(crate) fn exceeds(&self, bytes: u64) -> bool {
+        !self.goes_on && bytes == self.wanted()
+    }
+
+    /// Takes several buffers for the next try. `is_last`: the group has no more.
+    pub(crate) fn select_several(&self, buffers: &[Provided], most: u64, is_last: bool) {
+        let Some(bundle) = &self.bundle else { return };
+        bundle.set(buffers.iter().map(|one| [one.at, one.len.into()]), most);
+        self.is_last.store(is_last, Ordering::Relaxed);
+    }
+
+    /// Are the buffers used up by the try, whatever its result?
+    pub(crate) fn commits(&self) -> bool {
+        self.selects && matches!(&self.ask, Ask::Transfer(message) if message.is_send)
     }
 
     /// Has a call that ended with this result used its buffer of a group?
@@ -227,6 +276,9 @@ impl Socket {
         let option = |which| sockets::option(fd, which).unwrap_or(-1);
         if self.is_read() {
             return Rest::Nothing;
+        }
+        if self.commits() {
+            return Rest::Unknown;
         }
         let is_stream = option(libc::SO_TYPE) == libc::SOCK_STREAM;
         if self.gives_up || !is_stream || !KNOWN.contains(&option(libc::SO_DOMAIN)) {
@@ -270,7 +322,7 @@ impl Socket {
         const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
         const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
         let is_send = match &self.ask {
-            _ if self.lacks_buffer.load(Ordering::Relaxed) => return self.without_buffer(fd),
+            _ if self.lacks_buffer.load(Ordering::Relaxed) < 0 => return self.without_buffer(fd),
             Ask::Transfer(message) => message.is_send,
             Ask::Read { .. } => false,
             _ => return self.attempt(fd, false),
@@ -293,7 +345,7 @@ impl Socket {
     fn without_buffer(&self, fd: i32) -> Tried {
         Tried::Done(match sockets::option(fd, libc::SO_TYPE) {
             Err(errno) if !self.is_read() || errno == -libc::EBADF => errno,
-            _ => -libc::ENOBUFS,
+            _ => self.lacks_buffer.load(Ordering::Relaxed),
         })
     }
 
@@ -360,16 +412,19 @@ impl Socket {
         let is_whole = self.flags & libc::MSG_WAITALL != 0;
         let fails = || self.failed.store(true, Ordering::Relaxed);
         let flags = if may_wait { self.flags } else { self.flags | libc::MSG_DONTWAIT };
-        let picked =
-            self.selects.then(|| self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed)));
+        let one = [self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed))];
+        let several = self.bundle.as_ref().map(Bundle::parts);
+        let picked = self.selects.then_some(several.as_deref().unwrap_or(&one));
         let transfer = || match (&message.header, picked) {
-            (Some(header), Some(picked)) if self.goes_on => {
-                self.receive_framed(header, fd, picked, flags)
+            (Some(header), Some(_)) if self.goes_on => {
+                self.receive_framed(header, fd, one[0], flags)
             }
             _ => message.transfer(fd, (done, picked), flags),
         };
         let (result, received) = uninterrupted(transfer, |it| it.0);
         if result == -libc::EAGAIN && !self.gives_up {
+            // A bundle that had to wait is the last one.
+            self.ended.fetch_or(self.commits(), Ordering::Relaxed);
             return self.missed_transfer(message.is_send, may_wait);
         }
         if result < 0 {
@@ -377,16 +432,33 @@ impl Socket {
             return Tried::Done(if done > 0 { done as i32 } else { result });
         }
         let total = done + result as usize;
-        let is_short = is_whole && total < message.len(picked.as_ref());
+        let is_short = is_whole && total < message.len(picked);
         if is_short && result > 0 && !self.gives_up && self.goes_on(fd) {
             self.done.store(total, Ordering::Relaxed);
             self.misses.store(0, Ordering::Relaxed);
+            self.ended.fetch_or(self.commits(), Ordering::Relaxed);
             return Tried::Waits;
         }
+        self.went(fd, result as u64, total == message.len(picked));
         if is_short || is_whole && received & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
             fails();
         }
         Tried::Done(total as i32)
+    }
+
+    /// Bytes went through. A call with several completions may have made its last one: if its bytes
+    /// have come, or if its bundle has filled or emptied the last buffer. `is_full`: it has used all
+    /// of its buffers.
+    fn went(&self, fd: i32, bytes: u64, is_full: bool) {
+        let left = self.bytes_left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.bytes_left.store(left.saturating_sub(bytes), Ordering::Relaxed);
+            self.ended.fetch_or(left <= bytes, Ordering::Relaxed);
+        }
+        let is_last = self.bundle.is_some() && self.is_last.load(Ordering::Relaxed);
+        if is_last && is_full && (self.commits() || sockets::readable(fd) > 0) {
+            self.ended.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Receives a message, with its name and control data, into a buffer (`struct

@@ -41,11 +41,10 @@ macro_rules! programs {
 }
 
 programs! {
-    basics by_number cancel_by_file cancelled_waits cancels chains children clones closed commands
-    deferred
-    descriptors echo edges ended epoll_waits event_loop fields files first_ended fixed_vectors
-    futexes gone groups handler in_one_batch interrupted jumps limits listeners loops messages
-    multishots names notices order overflow own_memory parcels pipes poll_at_once polls
+    basics bundles by_number cancel_by_file cancelled_waits cancels chains children clones closed
+    commands deferred descriptors echo edges ended epoll_waits event_loop fields files first_ended
+    fixed_vectors futexes gone groups handler in_one_batch interrupted jumps limits listeners loops
+    messages multishots names notices order overflow own_memory parcels pipes poll_at_once polls
     provided pulses raw_poll seats setup shared streams tags threads timeouts transfers untried
 }
 

@@ -55,7 +55,9 @@ fn lacks_completion(fields: &Fields) -> bool {
 /// RECV and RECVMSG.
 pub(super) fn plan_receive(fields: &Fields) -> Planned {
     let is_whole = fields.op_flags() & libc::MSG_WAITALL as u32 != 0;
-    if is_multishot(fields) && (is_whole || !selects(fields)) {
+    // The number of bytes after which a multishot ends stands where others have a slot.
+    let has_bound = fields.file_index() != 0;
+    if if is_multishot(fields) { is_whole || !selects(fields) } else { has_bound } {
         return Err(-libc::EINVAL);
     }
     Ok(Plan::Call(None, if fields.opcode() == op::RECV { receive } else { of_header }))
@@ -105,9 +107,16 @@ fn message(fields: &Fields, message: Message) -> Made {
     if has_notice {
         flags &= !libc::MSG_ZEROCOPY;
     }
+    let bundles = has(messages::BUNDLE) && selects(fields);
+    if bundles && message.is_send {
+        flags |= libc::MSG_WAITALL;
+    }
+    let goes_on = is_multishot(fields) || bundles && message.is_send;
+    let bytes_left = if is_multishot(fields) { fields.file_index().into() } else { 0 };
     let mut socket = Socket::new(Ask::Transfer(message), flags);
-    socket.selects = selects(fields);
-    (socket.gives_up, socket.goes_on) = (gives_up, is_multishot(fields));
+    (socket.selects, socket.bundle) = (selects(fields), bundles.then(Default::default));
+    (socket.gives_up, socket.goes_on) = (gives_up, goes_on);
+    socket.bytes_left = bytes_left.into();
     socket.polls_first = has(messages::POLL_FIRST);
     socket.is_uncopied = has_notice;
     socket.buffer_index = has(messages::FIXED_BUFFER).then(|| fields.buf_index());

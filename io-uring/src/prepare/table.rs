@@ -193,7 +193,11 @@ const ROWS: [Row; 62] = [
     call(op::FGETXATTR, calls::xattr).flags(0).on_file().borrows(),
     call(op::SPLICE, calls::splice).flags(splice::KNOWN).on_file(),
     call(op::TEE, calls::splice).idle(OFF | ADDR).flags(splice::KNOWN).on_file(),
-    row(op::SEND, sockets::plan_send).on_file().borrows().priority(message::OF_SENDS),
+    row(op::SEND, sockets::plan_send)
+        .on_file()
+        .borrows()
+        .priority(message::OF_SENDS | message::BUNDLE)
+        .selects_buffer(),
     row(op::SEND_ZC, sockets::plan_send).on_file().borrows().priority(message::OF_NOTICES),
     row(op::SENDMSG_ZC, sockets::plan_send_message)
         .idle(OFF | SLOT)
@@ -201,9 +205,9 @@ const ROWS: [Row; 62] = [
         .borrows()
         .priority(message::OF_NOTICES),
     row(op::RECV, sockets::plan_receive)
-        .idle(OFF | SLOT)
+        .idle(OFF)
         .on_file()
-        .priority(message::POLL_FIRST | message::MULTISHOT)
+        .priority(message::POLL_FIRST | message::MULTISHOT | message::BUNDLE)
         .selects_buffer(),
     call(op::SENDMSG, sockets::of_header)
         .idle(OFF | SLOT)

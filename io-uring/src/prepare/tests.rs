@@ -174,12 +174,10 @@ fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() 
         let of_field = if word == 0 { 16..32 } else { 0..32 };
         of_field.filter(|&bit| with(opcode, word, bit).is_ok()).collect()
     };
-    for opcode in [RECV, RECVMSG] {
-        assert_eq!(taken(opcode, 0), [16], "POLL_FIRST, {opcode}");
-    }
-    for opcode in [SEND, SENDMSG] {
-        assert_eq!(taken(opcode, 0), [16, 21], "POLL_FIRST and lists, {opcode}");
-    }
+    assert_eq!(taken(RECVMSG, 0), [16], "POLL_FIRST");
+    assert_eq!(taken(RECV, 0), [16, 20], "POLL_FIRST and bundles");
+    assert_eq!(taken(SENDMSG, 0), [16, 21], "POLL_FIRST and lists");
+    assert_eq!(taken(SEND, 0), [16, 20, 21], "POLL_FIRST, bundles and lists");
     for opcode in [SEND_ZC, SENDMSG_ZC] {
         let all = [16, 18, 19, 21];
         assert_eq!(taken(opcode, 0), all, "and registered buffers, and reports, {opcode}");
@@ -227,7 +225,7 @@ fn flags_that_no_ring_takes_are_malformed() {
         assert_eq!(with(opcode, 0, 15).err(), Some(MALFORMED), "{opcode}");
         let selects = with(opcode, 0, 8 + iosqe::BUFFER_SELECT.trailing_zeros()).err();
         let expected = match opcode {
-            op::READ | op::READ_MULTISHOT | op::RECV | op::RECVMSG => None,
+            op::READ | op::READ_MULTISHOT | op::RECV | op::RECVMSG | op::SEND => None,
             // READV has one part here, and URING_CMD is for commands that go on.
             op::READV | op::URING_CMD => Some(EINVAL),
             _ => Some(Refused::Malformed(-libc::EOPNOTSUPP)),

@@ -87,7 +87,7 @@ impl Locked<'_> {
         let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
         let uses_buffer = request.call.as_deref().is_some_and(|call| call.uses_buffer(result));
         let (timeout, mut next, key) = (request.timeout, request.next, self.key(at));
-        let flags = flags | self.settle_buffer(at, uses_buffer);
+        let flags = flags | self.settle_buffer(at, uses_buffer.then_some(result));
         let flags = flags | if self.request(at).notice.is_some() { CQE_MORE } else { 0 };
         let cqe = Cqe { user_data, res: result, flags };
         self.post_end(at, (!skips).then_some(cqe), opcode == op::TIMEOUT);

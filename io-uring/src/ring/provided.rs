@@ -1,13 +1,25 @@
-//! Takes a buffer of a group for a request that is tried, and gives it back if the request has to
+//! Takes buffers of a group for a request that is tried, and gives them back if the request has to
 //! wait.
 
 use super::state::Locked;
 use super::types::{Stage, Taken};
-use crate::buffers::BufferGroup;
+use crate::buffers::{BufferGroup, Provided};
 use crate::sockets::Socket;
 
 /// The number of a buffer is in the upper half of a completion's flags.
 const CQE_BUFFER: u32 = 1;
+/// The buffer has room left, and stays in its group.
+const CQE_BUFFER_MORE: u32 = 1 << 4;
+
+/// The flags of a completion that has used this buffer, and perhaps others behind it. `has_rest`:
+/// the last one stays in its group.
+fn flags_of(has_rest: bool, first: Provided) -> u32 {
+    CQE_BUFFER | if has_rest { CQE_BUFFER_MORE } else { 0 } | u32::from(first.id) << 16
+}
+
+fn bytes_of(buffers: &[Provided]) -> u64 {
+    buffers.iter().map(|one| u64::from(one.len)).sum()
+}
 
 impl Locked<'_> {
     /// Takes a buffer for a request that is about to be tried, if it needs one. If the group has
@@ -18,7 +30,7 @@ impl Locked<'_> {
         let request = self.request(at);
         let Some(number) = request.group.filter(|_| request.taken.is_none()) else { return true };
         let Some(group) = self.state.groups.get(number) else {
-            socket.select(None);
+            socket.lacks_buffer(false);
             return true;
         };
         if group.user.is_some() {
@@ -27,14 +39,34 @@ impl Locked<'_> {
             return false;
         }
         let Some(buffer) = group.take() else {
-            socket.select(None);
+            socket.lacks_buffer(true);
             return true;
         };
         group.user = Some(key);
+        let (mut most, mut others) = (socket.takes_several(), Vec::new());
+        if let Some(bytes) = most {
+            group.give_back(buffer);
+            others = group.take_several(bytes);
+            if socket.exceeds(bytes_of(&others)) {
+                // As in the kernel: the length ends with a buffer, and more may be there.
+                others.extend(group.take_several(0));
+                most = Some(0);
+            }
+        }
+        let several = if others.is_empty() { &[buffer][..] } else { &others[..] };
+        let len = socket.select((buffer.at, buffer.len));
+        let committed = socket.commits().then(|| {
+            let bytes = bytes_of(several);
+            let bound = most.map_or(len, |most| if most > 0 { most } else { bytes });
+            let bytes = bytes.min(bound);
+            flags_of(group.use_up(several, bytes, true), buffer)
+        });
+        if most.is_some() {
+            socket.select_several(several, most.unwrap_or(0), group.is_empty());
+        }
         let group = group.id;
-        let len = socket.select(Some((buffer.at, buffer.len)));
         let request = self.request(at);
-        request.taken = Some(Taken { group, buffer, stays: false });
+        request.taken = Some(Taken { group, buffer, others, stays: false, committed });
         if socket.is_read() {
             request.expected = i32::try_from(len).unwrap_or(i32::MAX);
         }
@@ -47,20 +79,28 @@ impl Locked<'_> {
         self.state.groups.get(number).is_none_or(BufferGroup::is_used_up)
     }
 
-    /// A request was tried: it has used its buffer, or gives it back. Returns the flags of its
-    /// completion.
-    pub(super) fn settle_buffer(&mut self, at: u32, uses: bool) -> u32 {
+    /// A request was tried: it has used this many bytes of its buffers. `None`: it gives them back.
+    /// Returns the flags of its completion.
+    pub(super) fn settle_buffer(&mut self, at: u32, bytes: Option<i32>) -> u32 {
         let request = self.request(at);
-        let Some(Taken { group, buffer, stays }) = request.taken.take() else { return 0 };
-        if uses || stays {
-            return CQE_BUFFER | u32::from(buffer.id) << 16;
+        let Some(taken) = request.taken.take() else { return 0 };
+        if let Some(flags) = taken.committed {
+            return flags;
         }
         let number = request.group;
         let found = number.and_then(|number| self.state.groups.get(number));
-        if let Some(found) = found.filter(|found| found.id == group) {
-            found.give_back(buffer);
-        }
-        0
+        let mut found = found.filter(|found| found.id == taken.group);
+        let several = if taken.others.is_empty() { &[taken.buffer][..] } else { &taken.others[..] };
+        let Some(bytes) = bytes.or(taken.stays.then_some(0)) else {
+            if let Some(found) = found {
+                several.iter().rev().for_each(|&buffer| found.give_back(buffer));
+            }
+            return 0;
+        };
+        // While a part of a transfer is awaited, other requests take buffers.
+        let (bytes, are_last) = (bytes.max(0) as u64, !taken.stays);
+        let has_rest = found.as_mut().is_some_and(|it| it.use_up(several, bytes, are_last));
+        flags_of(has_rest, taken.buffer)
     }
 
     /// A request is no longer tried: returns the next one that waits for its group.
@@ -76,7 +116,7 @@ impl Locked<'_> {
 
     /// A request ends, and no longer waits for a group. Its buffer is given back.
     pub(super) fn forget_group(&mut self, at: u32) {
-        self.settle_buffer(at, false);
+        self.settle_buffer(at, None);
         let group = self.request(at).group;
         if let Some(group) = group.and_then(|number| self.state.groups.get(number)) {
             group.waiting.retain(|&other| other != at);

@@ -101,8 +101,8 @@ impl Locked<'_> {
             return;
         }
         if let Some((_, socket)) = self.socket(at) {
-            if matches!(tried, Tried::Waits) && !socket.has_begun() {
-                self.settle_buffer(at, false);
+            if matches!(tried, Tried::Waits) && !socket.has_begun() && !socket.commits() {
+                self.settle_buffer(at, None);
             } else if let Some(taken) = &mut self.request(at).taken {
                 taken.stays = true;
             }
@@ -187,7 +187,7 @@ impl Locked<'_> {
             return true;
         }
         let more = if socket.rest() == Rest::More { CQE_NONEMPTY } else { 0 };
-        let flags = CQE_MORE | more | self.settle_buffer(at, true);
+        let flags = CQE_MORE | more | self.settle_buffer(at, Some(result));
         let user_data = self.request(at).user_data;
         self.post(Cqe { user_data, res: result, flags }, false);
         self.leave_group(at);

@@ -30,14 +30,18 @@ pub(super) struct Edges {
     pub(super) again: bool,
 }
 
-/// A buffer that was taken out of a group for a request.
-#[derive(Clone, Copy, Debug)]
+/// Buffers that were taken out of a group for a request.
+#[derive(Clone, Debug)]
 pub(super) struct Taken {
     /// [`BufferGroup::id`](crate::buffers::BufferGroup::id).
     pub(super) group: u64,
     pub(super) buffer: Provided,
-    /// The buffer is not given back, whatever the result.
+    /// All of them, if the transfer may take several.
+    pub(super) others: Vec<Provided>,
+    /// The first buffer is not given back, whatever the result.
     pub(super) stays: bool,
+    /// The flags of the completion, if none of them are given back, as of a send.
+    pub(super) committed: Option<u32>,
 }
 
 /// The stage of a request.

@@ -49,31 +49,32 @@ impl Message {
     }
 
     /// Bytes that are to be sent, or that there is room for.
-    pub(super) fn len(&self, picked: Option<&[u64; 2]>) -> usize {
-        let parts = picked.map_or(self.all_parts(), std::slice::from_ref);
+    pub(super) fn len(&self, picked: Option<&[[u64; 2]]>) -> usize {
+        let parts = picked.unwrap_or(self.all_parts());
         let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part[1]));
         total.min(MAX_RW_COUNT.into()) as usize
     }
 
-    /// Sends or receives the part after the first `done` bytes, with a buffer of a group or its
+    /// Sends or receives the part after the first `done` bytes, with buffers of a group or its
     /// own. Returns the result, and recvmsg(2)'s data about the message.
     pub(super) fn transfer(
         &self,
         fd: i32,
-        (done, picked): (usize, Option<[u64; 2]>),
+        (done, picked): (usize, Option<&[[u64; 2]]>),
         flags: i32,
     ) -> (i32, i32) {
-        let Some(header) = &self.header else {
-            let [at, len] = picked.unwrap_or(self.buffer);
+        let own = std::slice::from_ref(&self.buffer);
+        if let (None, &[[at, len]]) = (&self.header, picked.unwrap_or(own)) {
             let (at, len) = (at.wrapping_add(done as u64), len as usize - done);
             let result = match self.is_send {
                 true => sockets::send(fd, at, len, flags, &self.name),
                 false => sockets::receive(fd, at, len, flags),
             };
             return (result, 0);
-        };
+        }
         let rest;
-        let whole = picked.as_ref().map_or(&self.parts[..], std::slice::from_ref);
+        let whole = picked.unwrap_or(&self.parts);
+        let header = self.header.as_ref().unwrap_or(&Header::NONE);
         let parts = if done > 0 {
             rest = behind(whole, done as u64);
             &rest[..]

@@ -1,0 +1,506 @@
+/* Sends from buffers of a group, transfers of several buffers at once (bundles), and buffers that
+ * are used up piece by piece. */
+#define _GNU_SOURCE
+#include "common.h"
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+enum { SIZE = 32, COUNT = 8, STATUS = 26, BUNDLE = 1 << 4, PIECES = 2, GROUP = 3 };
+
+struct group {
+    unsigned long long address;
+    unsigned entries;
+    unsigned short id, flags;
+    unsigned long long rest[3];
+};
+
+static struct io_uring ring;
+static char memory[COUNT][SIZE];
+static struct io_uring_buf_ring *provided;
+static int pair[2];
+
+static int registers(unsigned opcode, void *arg, unsigned count)
+{
+    int answer = syscall(__NR_io_uring_register, ring.ring_fd, opcode, arg, count);
+    return answer < 0 ? -errno : answer;
+}
+
+/* The index of the next buffer that is taken from the group, or an errno. */
+static int head(void)
+{
+    unsigned status[10] = { GROUP };
+    int answer = registers(STATUS, status, 1);
+    return answer < 0 ? answer : (int)status[1];
+}
+
+static void give(int id, unsigned len)
+{
+    io_uring_buf_ring_add(provided, memory[id], len, id, COUNT - 1, 0);
+    io_uring_buf_ring_advance(provided, 1);
+}
+
+/* Makes the group anew, with `count` buffers of a length, filled with letters. */
+static int make(unsigned flags, int count, unsigned len)
+{
+    struct group reg = { (unsigned long)provided, COUNT, GROUP, flags, { 0 } }, gone = { 0 };
+    gone.id = GROUP;
+    registers(IORING_UNREGISTER_PBUF_RING, &gone, 1);
+    memset(provided, 0, 4096);
+    int answer = registers(IORING_REGISTER_PBUF_RING, &reg, 1);
+    if (answer < 0)
+        return answer;
+    for (int id = 0; id < COUNT; id++)
+        memset(memory[id], 'a' + id, SIZE);
+    for (int id = 0; id < count; id++)
+        give(id, len);
+    return 0;
+}
+
+static struct io_uring_sqe *request(int opcode, int fd, unsigned length, unsigned priority,
+                                    unsigned long long user_data)
+{
+    struct io_uring_sqe *sqe = entry(&ring, user_data);
+    io_uring_prep_rw(opcode, sqe, fd, NULL, length, 0);
+    sqe->ioprio = priority;
+    sqe->flags |= IOSQE_BUFFER_SELECT;
+    sqe->buf_group = GROUP;
+    sqe->user_data = user_data;
+    return sqe;
+}
+
+static void told(const char *what, int count)
+{
+    for (int at = 0; at < count; at++) {
+        struct io_uring_cqe *cqe;
+        MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+        printf("%s: %llu gives %d, flags %x\n", what, (unsigned long long)cqe->user_data, cqe->res,
+               cqe->flags & ~IORING_CQE_F_SOCK_NONEMPTY);
+        io_uring_cqe_seen(&ring, cqe);
+    }
+    printf("%s: %u more, head %d\n", what, io_uring_cq_ready(&ring), head());
+}
+
+static void results(const char *what, int count)
+{
+    io_uring_submit(&ring);
+    told(what, count);
+}
+
+static void feed(int bytes)
+{
+    char text[512];
+    for (int at = 0; at < bytes; at++)
+        text[at] = 'A' + at % 26;
+    MUST(send(pair[1], text, bytes, 0) == bytes);
+}
+
+/* What has come to the other end. */
+static void came(const char *what)
+{
+    char text[512];
+    int bytes = recv(pair[1], text, sizeof text, MSG_DONTWAIT);
+    printf("%s: %d came", what, bytes);
+    if (bytes > 0) {
+        printf(": ");
+        for (int at = 0; at < bytes; at += 8)
+            putchar(text[at]);
+    }
+    printf("\n");
+}
+
+static void contents(const char *what)
+{
+    printf("%s:", what);
+    for (int id = 0; id < COUNT; id++)
+        printf(" %.4s..%.4s", memory[id], memory[id] + SIZE - 4);
+    printf("\n");
+}
+
+/* The lengths that stand in the ring. */
+static void lengths(const char *what)
+{
+    printf("%s: lengths", what);
+    for (int at = 0; at < COUNT; at++)
+        printf(" %u", provided->bufs[at].len);
+    printf("\n");
+}
+
+static void open_pair(int kind)
+{
+    MUST(socketpair(AF_UNIX, kind, 0, pair) == 0);
+}
+
+static void close_pair(void)
+{
+    close(pair[0]);
+    close(pair[1]);
+}
+
+static void sends(void)
+{
+    printf("[sends]\n");
+    open_pair(SOCK_STREAM);
+    for (unsigned length = 0; length <= 2 * SIZE; length += 16) {
+        MUST(make(0, 2, SIZE) == 0);
+        request(IORING_OP_SEND, pair[0], length, 0, length);
+        results("one", 1);
+        came("one");
+    }
+    request(IORING_OP_SEND, pair[0], 0, 0, 1);
+    request(IORING_OP_SEND, pair[0], 0, 0, 2);
+    results("none left", 2);
+    came("none left");
+    /* A list in place of a ring. */
+    struct io_uring_sqe *sqe = entry(&ring, 3);
+    io_uring_prep_provide_buffers(sqe, memory[2], SIZE, 2, 9, 40);
+    sqe->user_data = 3;
+    results("provided", 1);
+    request(IORING_OP_SEND, pair[0], 0, 0, 4)->buf_group = 9;
+    request(IORING_OP_SEND, pair[0], 0, BUNDLE, 5)->buf_group = 9;
+    results("of a list", 2);
+    came("of a list");
+    request(IORING_OP_SEND, pair[0], 0, 0, 6)->buf_group = 77;
+    results("no such group", 1);
+    request(IORING_OP_RECV, pair[0], 0, BUNDLE, 6)->buf_group = 77;
+    results("no such group", 1);
+    request(IORING_OP_RECV, pair[0], 0, 0, 6)->buf_group = 77;
+    results("no such group", 1);
+    request(IORING_OP_SEND, 1000, 0, 0, 7);
+    results("no such file", 1);
+    request(IORING_OP_SENDMSG, pair[0], 0, 0, 8);
+    results("a message", 1);
+    request(IORING_OP_SEND_ZC, pair[0], 0, 0, 9);
+    results("uncopied", 1);
+    /* A receive that has to be whole, in parts. */
+    MUST(make(0, 4, SIZE) == 0);
+    request(IORING_OP_RECV, pair[0], 24, 0, 12)->msg_flags = MSG_WAITALL;
+    io_uring_submit(&ring);
+    feed(16);
+    feed(8);
+    told("whole", 1);
+    close_pair();
+    open_pair(SOCK_DGRAM);
+    MUST(make(0, 3, SIZE) == 0);
+    request(IORING_OP_SEND, pair[0], 0, 0, 10);
+    request(IORING_OP_SEND, pair[0], 8, 0, 11);
+    results("datagrams", 2);
+    came("datagrams");
+    came("datagrams");
+    close_pair();
+}
+
+static void sends_of_bundles(void)
+{
+    printf("[sends of bundles]\n");
+    open_pair(SOCK_STREAM);
+    for (unsigned length = 0; length <= 4 * SIZE; length += 24) {
+        MUST(make(0, 4, SIZE) == 0);
+        request(IORING_OP_SEND, pair[0], length, BUNDLE, length);
+        io_uring_submit(&ring);
+        printf("%u bytes: %u are there\n", length, io_uring_cq_ready(&ring));
+        told("bundle", io_uring_cq_ready(&ring));
+        lengths("bundle");
+        came("bundle");
+    }
+    MUST(make(0, 0, SIZE) == 0);
+    request(IORING_OP_SEND, pair[0], 0, BUNDLE, 1);
+    results("none", 1);
+    request(IORING_OP_SENDMSG, pair[0], 0, BUNDLE, 2);
+    results("a message", 1);
+    request(IORING_OP_SEND_ZC, pair[0], 0, BUNDLE, 3);
+    results("uncopied", 1);
+    /* A link behind it, and one that is skipped. */
+    MUST(make(0, 3, SIZE) == 0);
+    request(IORING_OP_SEND, pair[0], 0, BUNDLE, 4)->flags |= IOSQE_IO_LINK;
+    io_uring_prep_nop(entry(&ring, 5));
+    results("linked", 2);
+    came("linked");
+    MUST(make(0, 3, SIZE) == 0);
+    request(IORING_OP_SEND, pair[0], 0, BUNDLE, 6)->flags |= IOSQE_CQE_SKIP_SUCCESS;
+    io_uring_submit(&ring);
+    told("skipped", io_uring_cq_ready(&ring));
+    came("skipped");
+    /* The socket is full at first. */
+    char block[4096] = { 0 };
+    while (send(pair[0], block, sizeof block, MSG_DONTWAIT) > 0)
+        ;
+    for (unsigned priority = 0; priority <= BUNDLE; priority += BUNDLE) {
+        MUST(make(0, 3, SIZE) == 0);
+        request(IORING_OP_SEND, pair[0], 0, priority, 7);
+        io_uring_submit(&ring);
+        io_uring_prep_cancel(entry(&ring, 0), (void *)7, 0);
+        results("cancelled", 2);
+        request(IORING_OP_SEND, pair[0], 0, priority, 7)->msg_flags = MSG_DONTWAIT;
+        results("not to wait", 1);
+    }
+    MUST(make(0, 3, SIZE) == 0);
+    request(IORING_OP_SEND, pair[0], 0, BUNDLE, 7);
+    io_uring_submit(&ring);
+    printf("full: %u are there\n", io_uring_cq_ready(&ring));
+    int bytes = 0, got;
+    while ((got = recv(pair[1], block, sizeof block, MSG_DONTWAIT)) > 0)
+        bytes += got;
+    told("full", 1);
+    while ((got = recv(pair[1], block, sizeof block, MSG_DONTWAIT)) > 0)
+        bytes += got;
+    printf("full: a multiple of 4096 and %d\n", bytes % 4096);
+    close(pair[1]);
+    MUST(make(0, 3, SIZE) == 0);
+    request(IORING_OP_SEND, pair[0], 0, BUNDLE, 8);
+    results("no peer", 1);
+    close(pair[0]);
+    open_pair(SOCK_DGRAM);
+    MUST(make(0, 3, SIZE) == 0);
+    request(IORING_OP_SEND, pair[0], 0, BUNDLE, 9);
+    results("datagram", 1);
+    came("datagram");
+    close_pair();
+}
+
+static void connect_pair(void)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET};
+    socklen_t len = sizeof name;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    MUST(listener >= 0 && bind(listener, (void *)&name, len) == 0);
+    MUST(listen(listener, 1) == 0 && getsockname(listener, (void *)&name, &len) == 0);
+    pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(connect(pair[0], (void *)&name, len) == 0);
+    pair[1] = accept(listener, NULL, NULL);
+    MUST(pair[1] >= 0);
+    close(listener);
+}
+
+/* Feeds bytes, and receives them with as many completions and requests as it takes: the kernel
+ * chooses where a completion ends. Their buffers come one after the other. */
+static void stream(const char *what, unsigned length, unsigned priority, int bytes)
+{
+    char peeked[512];
+    int got = 0, next = 0, wrong = 0, ends = 0, most = 0;
+    MUST(make(0, COUNT, SIZE) == 0);
+    feed(bytes);
+    MUST(recv(pair[0], peeked, bytes, MSG_PEEK | MSG_WAITALL) == bytes);
+    request(IORING_OP_RECV, pair[0], length, priority, 1);
+    io_uring_submit(&ring);
+    while (got < bytes) {
+        struct io_uring_cqe *cqe;
+        MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+        int res = cqe->res, flags = cqe->flags & ~IORING_CQE_F_SOCK_NONEMPTY;
+        io_uring_cqe_seen(&ring, cqe);
+        if (res <= 0) {
+            printf("%s: %d, flags %x\n", what, res, flags);
+            break;
+        }
+        wrong += !(flags & IORING_CQE_F_BUFFER) || flags >> 16 != next || (flags & 0x10);
+        for (int at = 0; at < res && next + at / SIZE < COUNT; at++)
+            wrong += memory[next + at / SIZE][at % SIZE] != 'A' + (got + at) % 26;
+        next += (res + SIZE - 1) / SIZE;
+        got += res;
+        most = res > most ? res : most;
+        if (got < bytes && !(flags & IORING_CQE_F_MORE)) {
+            request(IORING_OP_RECV, pair[0], length, priority, 1);
+            io_uring_submit(&ring);
+        }
+        ends += !(flags & IORING_CQE_F_MORE);
+    }
+    printf("%s: %d of %d in bundles of %u, %d wrong, head is right: %d, %s, %s\n", what, got, bytes,
+           length, wrong, head() == next, most > SIZE ? "several" : "one at a time",
+           ends > 0 && priority & 2 ? "ends" : "as expected");
+}
+
+static void receives(const char *domain)
+{
+    printf("[receives, %s]\n", domain);
+    /* At most 7 buffers, some of which are not filled. */
+    for (unsigned length = 0; length <= 3 * SIZE; length += SIZE)
+        for (int bytes = 16; bytes <= 6 * SIZE; bytes += 16)
+            stream("bundle", length, BUNDLE, bytes);
+    /* It has to wait. */
+    MUST(make(0, COUNT, SIZE) == 0);
+    request(IORING_OP_RECV, pair[0], 0, BUNDLE, 1);
+    io_uring_submit(&ring);
+    feed(SIZE / 2);
+    told("waits", 1);
+    request(IORING_OP_RECVMSG, pair[0], 0, BUNDLE, 2);
+    results("a message", 1);
+    /* Without a group. */
+    feed(8);
+    struct io_uring_sqe *sqe = entry(&ring, 3);
+    io_uring_prep_recv(sqe, pair[0], memory[0], SIZE, 0);
+    sqe->ioprio = BUNDLE;
+    sqe->user_data = 3;
+    results("without a group", 1);
+    MUST(make(0, 0, SIZE) == 0);
+    request(IORING_OP_RECV, pair[0], 0, BUNDLE, 4);
+    results("no buffer", 1);
+    /* Cancelled while it waits: nothing is used. */
+    MUST(make(0, COUNT, SIZE) == 0);
+    request(IORING_OP_RECV, pair[0], 0, BUNDLE, 5);
+    io_uring_submit(&ring);
+    io_uring_prep_cancel(entry(&ring, 6), (void *)5, 0);
+    results("cancelled", 2);
+    close(pair[1]);
+    request(IORING_OP_RECV, pair[0], 0, BUNDLE, 7);
+    io_uring_submit(&ring);
+    struct io_uring_cqe *cqe;
+    MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+    printf("ended: %d, head %d\n", cqe->res, head());
+    io_uring_cqe_seen(&ring, cqe);
+    close(pair[0]);
+}
+
+static void multishots(void)
+{
+    printf("[multishots]\n");
+    char peeked[512];
+    for (unsigned length = 0; length <= 2 * SIZE; length += SIZE)
+        for (int bytes = 16; bytes <= 7 * SIZE; bytes += 48) {
+            open_pair(SOCK_STREAM);
+            stream("multishot", length, BUNDLE | 2, bytes);
+            close_pair();
+            /* What has not ended ends. */
+            struct io_uring_cqe *cqe;
+            struct __kernel_timespec soon = {.tv_nsec = 1000000};
+            while (io_uring_wait_cqe_timeout(&ring, &cqe, &soon) == 0)
+                io_uring_cqe_seen(&ring, cqe);
+        }
+    /* More is there than the buffers hold. */
+    open_pair(SOCK_STREAM);
+    MUST(make(0, 4, SIZE) == 0);
+    feed(6 * SIZE);
+    request(IORING_OP_RECV, pair[0], 0, BUNDLE | 2, 1);
+    io_uring_submit(&ring);
+    told("more than all", io_uring_cq_ready(&ring));
+    printf("left: %zd\n", recv(pair[0], peeked, sizeof peeked, MSG_DONTWAIT));
+    close_pair();
+    /* It ends after so many bytes, however many completions. */
+    open_pair(SOCK_STREAM);
+    for (unsigned most = 16; most <= 3 * SIZE; most += 40) {
+        MUST(make(0, COUNT, SIZE) == 0);
+        feed(4 * SIZE);
+        request(IORING_OP_RECV, pair[0], 0, 2, most)->splice_fd_in = most;
+        io_uring_submit(&ring);
+        told("bounded", io_uring_cq_ready(&ring));
+        printf("left: %zd\n", recv(pair[0], peeked, sizeof peeked, MSG_DONTWAIT));
+        MUST(make(0, COUNT, SIZE) == 0);
+        feed(4 * SIZE);
+        request(IORING_OP_RECV, pair[0], 0, BUNDLE | 2, most)->splice_fd_in = most;
+        io_uring_submit(&ring);
+        int got = 0, last = IORING_CQE_F_MORE;
+        while (io_uring_cq_ready(&ring) > 0) {
+            struct io_uring_cqe *cqe;
+            MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+            got += cqe->res;
+            last = cqe->flags;
+            io_uring_cqe_seen(&ring, cqe);
+        }
+        printf("a bounded bundle: %d, ends: %d\n", got, !(last & IORING_CQE_F_MORE));
+        printf("left: %zd\n", recv(pair[0], peeked, sizeof peeked, MSG_DONTWAIT));
+    }
+    request(IORING_OP_RECV, pair[0], 0, 0, 2)->splice_fd_in = 8;
+    results("bounded, and no multishot", 1);
+    close_pair();
+}
+
+static void pieces(void)
+{
+    printf("[pieces]\n");
+    int answer = make(PIECES, 2, SIZE);
+    printf("made: %d\n", answer);
+    if (answer < 0)
+        return;
+    open_pair(SOCK_STREAM);
+    for (int bytes = 8; bytes < 4 * SIZE; bytes += 12) {
+        MUST(make(PIECES, 2, SIZE) == 0);
+        for (int round = 0; round < 4; round++) {
+            feed(bytes);
+            request(IORING_OP_RECV, pair[0], 0, 0, bytes);
+            results("a piece", 1);
+            lengths("a piece");
+            char rest[512];
+            while (recv(pair[0], rest, sizeof rest, MSG_DONTWAIT) > 0)
+                ;
+        }
+        contents("pieces");
+    }
+    for (int bytes = 8; bytes < 4 * SIZE; bytes += 28) {
+        MUST(make(PIECES, 3, SIZE) == 0);
+        for (int round = 0; round < 3; round++) {
+            feed(bytes);
+            request(IORING_OP_RECV, pair[0], 0, BUNDLE, bytes);
+            results("a bundle of pieces", 1);
+            lengths("a bundle of pieces");
+            char rest[512];
+            while (recv(pair[0], rest, sizeof rest, MSG_DONTWAIT) > 0)
+                ;
+        }
+        MUST(make(PIECES, 3, SIZE) == 0);
+        request(IORING_OP_SEND, pair[0], bytes, 0, bytes);
+        request(IORING_OP_SEND, pair[0], bytes, 0, bytes);
+        results("sends of pieces", 2);
+        lengths("sends of pieces");
+        came("sends of pieces");
+        MUST(make(PIECES, 3, SIZE) == 0);
+        request(IORING_OP_SEND, pair[0], bytes, BUNDLE, bytes);
+        io_uring_submit(&ring);
+        told("a bundle is sent", io_uring_cq_ready(&ring));
+        lengths("a bundle is sent");
+        came("a bundle is sent");
+    }
+    MUST(make(PIECES, 2, SIZE) == 0);
+    request(IORING_OP_RECV, pair[0], 0, 2, 1);
+    io_uring_submit(&ring);
+    for (int round = 0; round < 3; round++) {
+        feed(8);
+        told("multishot", 1);
+    }
+    close(pair[1]);
+    told("multishot", 1);
+    close(pair[0]);
+    /* Files and pipes. */
+    int file = scratch(), pipes[2];
+    MUST(pwrite(file, "0123456789abcdefghijklmnopqrstuvwxyz0123456789", 46, 0) == 46);
+    MUST(pipe(pipes) == 0 && write(pipes[1], "0123456789", 10) == 10);
+    MUST(make(PIECES, 3, SIZE) == 0);
+    request(IORING_OP_READ, file, 12, 0, 1);
+    results("a file", 1);
+    lengths("a file");
+    request(IORING_OP_READ, file, 12, 0, 2)->off = 34;
+    results("the end of a file", 1);
+    lengths("the end of a file");
+    request(IORING_OP_READ, file, 0, 0, 3);
+    results("a file, any length", 1);
+    lengths("a file, any length");
+    request(IORING_OP_READ, pipes[0], 0, 0, 4);
+    results("a pipe", 1);
+    lengths("a pipe");
+    close(pipes[0]);
+    close(pipes[1]);
+    close(file);
+    for (unsigned flags = 0; flags < 16; flags++)
+        if (flags != 1 && flags != 3)
+            printf("flags %x: %d\n", flags, make(flags, 1, SIZE));
+}
+
+int main(void)
+{
+    struct io_uring_params params = { 0 };
+    MUST(io_uring_queue_init_params(64, &ring, &params) == 0);
+    provided = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(provided != MAP_FAILED);
+    printf("bundles: %d\n", !!(params.features & 1 << 14));
+    sends();
+    sends_of_bundles();
+    open_pair(SOCK_STREAM);
+    receives("unix");
+    connect_pair();
+    receives("inet");
+    multishots();
+    pieces();
+    io_uring_queue_exit(&ring);
+    return 0;
+}
