@@ -446,9 +446,8 @@ impl Socket {
         Tried::Done(total as i32)
     }
 
-    /// Bytes went through. A call with several completions may have made its last one: if its bytes
-    /// have come, or if its bundle has filled or emptied the last buffer. `is_full`: it has used all
-    /// of its buffers.
+    /// Bytes went through. A call with several completions may have made its last one: its bytes
+    /// have come, or its bundle has used the last buffer. `is_full`: it has used all of its buffers.
     fn went(&self, fd: i32, bytes: u64, is_full: bool) {
         let left = self.bytes_left.load(Ordering::Relaxed);
         if left > 0 {

@@ -377,7 +377,7 @@ static void multishots(void)
     told("more than all", io_uring_cq_ready(&ring));
     printf("left: %zd\n", recv(pair[0], peeked, sizeof peeked, MSG_DONTWAIT));
     close_pair();
-    /* It ends after so many bytes, however many completions. */
+    /* It ends after a number of bytes, however many completions. */
     open_pair(SOCK_STREAM);
     for (unsigned most = 16; most <= 3 * SIZE; most += 40) {
         MUST(make(0, COUNT, SIZE) == 0);
