@@ -447,7 +447,7 @@ impl Socket {
     }
 
     /// Bytes went through. A call with several completions may have made its last one: its bytes
-    /// have come, or its bundle has used the last buffer. `is_full`: it has used all of its buffers.
+    /// have come, or its bundle has used the last buffer. `is_full`: all of its buffers are used.
     fn went(&self, fd: i32, bytes: u64, is_full: bool) {
         let left = self.bytes_left.load(Ordering::Relaxed);
         if left > 0 {
