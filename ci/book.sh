@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Builds the book from docs/ with mdBook: ci/book.sh [FOLDER]
+# Builds the book from docs/ with mdBook: ci/book.sh [FOLDER | --commands]
+#
+# --commands runs every command of the pages in place of that, but for those that the test names
+# with a reason (cli/tests/commands_of_the_book.rs). What a machine lacks is skipped.
 #
 # The book goes to FOLDER (target/book); its first page is docs/index.html there. The other
 # documents of the repository become chapters after it, and source files are where links look for
@@ -9,6 +12,15 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 (($# <= 1)) || die "one folder at most (--help)"
+if [[ "${1-}" == --commands ]]; then
+    "$root/ci/setup.sh"
+    cd -- "$root"
+    # What ci/test.sh builds: nothing is built twice.
+    of_all=(--workspace --features uringlet/faulty)
+    cargo build "${of_all[@]}" --lib
+    exec cargo test "${of_all[@]}" --test commands_of_the_book -- --ignored --nocapture
+fi
+[[ "${1-}" != -* ]] || die "unknown argument $1 (--help)"
 folder="$(realpath -m -- "${1:-$target/book}")"
 cd -- "$root"
 
