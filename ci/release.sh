@@ -25,10 +25,15 @@ grep -q "^## $version" CHANGELOG.md || die "CHANGELOG.md has no headline for $ve
 ((quick)) || .ci/run
 ci/crates.sh
 packaging/all.sh
+if ((quick)); then
+    ci/python.sh --only-wheel
+else
+    ci/python.sh
+fi
 ci/packages.sh
 grep -q "^## $version.*unreleased" CHANGELOG.md &&
     printf '\nFirst: the headline of %s in CHANGELOG.md gets its date.\n' "$version"
 printf '\nNothing was released. To release %s:\n' "$version"
 printf '  git tag -s v%s\n  git push origin v%s\n  cargo publish --workspace --locked\n' \
     "$version" "$version"
-printf '  upload what target/packages holds\n'
+printf '  upload what target/packages and target/python/wheels hold\n'
