@@ -15,6 +15,7 @@ work="$(mktemp -d)"
 trap 'rm -rf -- "$work"' EXIT
 maintainer="uringlet maintainers <maintainers@uringlet.invalid>"
 date="$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+year="$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)"
 libc="libc6 (>= $glibc)"
 # The contents of a package are below $work/PACKAGE.
 stage "$work/uringlet/usr"
@@ -43,7 +44,7 @@ Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: uringlet
 
 Files: *
-$(sed -n 's/^Copyright (c) /Copyright: /p' "$root/LICENSE-MIT")
+$(sed -n "s/^Copyright (c) /Copyright: $year /p" "$root/LICENSE-MIT")
 License: Apache-2.0 or MIT
 Comment: What the binaries are linked with is in THIRD-PARTY-LICENSES.gz.
 
@@ -108,5 +109,5 @@ Executes requests on files asynchronously, for programs written in C.
 The package has the header, the static library, the pkg-config file and the
 manual.
 END
-lintian --fail-on error --tag-display-limit 0 --suppress-tags bad-distribution-in-changes-file \
-    "$packages"/*_"${version}_$deb_arch".deb
+lintian --fail-on error,warning --tag-display-limit 0 \
+    --suppress-tags bad-distribution-in-changes-file "$packages"/*_"${version}_$deb_arch".deb
