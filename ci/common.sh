@@ -27,8 +27,10 @@ die() {
     exit 2
 }
 
+# Ends the script if a program is missing. What setup holds are arguments of ci/setup.sh.
 need() {
-    command -v "$1" >/dev/null || die "$1 is missing: run ci/setup.sh"
+    command -v "$1" >/dev/null ||
+        die "$1 is missing: run ci/setup.sh${setup:+ $setup}, or install its package"
 }
 
 # The command that starts a program on uringlet.

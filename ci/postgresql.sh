@@ -29,7 +29,7 @@ while (($# > 0)); do
     shift 2
 done
 ((EUID == 0)) || die "root only: it makes a file system and changes into it"
-need debootstrap
+setup=--packages need debootstrap
 uringlet="$(uringlet_command)"
 engine="${ENGINE:-auto}"
 base="$target/postgresql/debian-sid"

@@ -17,7 +17,7 @@ case "${1-}" in
 --mariadb) mariadb=1 ;;
 --packages)
     packages_too=1
-    other="${2-}"
+    other="${2-}" cross=arm64
     [[ "$other" =~ ^(aarch64)?$ ]] || die "unknown architecture $other (--help)"
     ;;
 *) die "unknown argument $1 (--help)" ;;
@@ -63,8 +63,12 @@ missing() {
         command -v rpmbuild >/dev/null || echo rpm
         command -v debootstrap >/dev/null || echo debootstrap
         command -v abidiff >/dev/null || echo abigail-tools
+        # packaging/build.sh makes a virtual environment.
+        python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
         if [[ -n "$other" && "$other" != "$(uname -m)" ]]; then
             command -v "$other-linux-gnu-gcc" >/dev/null || echo "gcc-$other-linux-gnu"
+            # Its C library, which the compiler's package only recommends.
+            [[ -e "/usr/$other-linux-gnu/lib/crti.o" ]] || echo "libc6-dev-$cross-cross"
             command -v "qemu-$other" >/dev/null || echo qemu-user
         fi
     fi

@@ -22,8 +22,10 @@ choose_architecture() {
     triple="$arch-unknown-linux-gnu"
     multiarch="$arch-linux-gnu"
     built="$packages/built-$arch"
+    setup="--packages"
+    [[ "$arch" == "$(uname -m)" ]] || setup+=" $arch"
     # Used by the scripts that source this file.
-    export arch deb_arch image_arch triple multiarch built
+    export arch deb_arch image_arch triple multiarch built setup
 }
 
 need_built() {
