@@ -161,6 +161,7 @@ archive="uringlet-$version-$arch-linux-gnu"
 rpms=("$packages/$arch/"*"uringlet"*"-$version-"*".$arch.rpm")
 installed="${URINGLET_INSTALLED-}"
 if [[ -z "$installed" ]]; then
+    echo "cargo install: builds for minutes"
     (cd -- "$root" && cargo install --quiet --locked --force --path cli \
         --root "$packages/installed")
     installed="$packages/installed/bin/uringlet"
@@ -218,6 +219,7 @@ in_debian() {
 }
 in_debian bookworm 12
 in_debian trixie 13
+echo "cargo install --debug: builds for minutes"
 (cd -- "$root" && cargo install --quiet --locked --force --debug --path cli \
     --root "$packages/installed-debug")
 inside() {

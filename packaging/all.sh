@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Builds every package of an architecture, into target/packages: packaging/all.sh [ARCH]
+#
+# At the end the archive's contents are run, for another architecture in QEMU's user mode.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -19,3 +21,4 @@ packaging/rpm.sh "$arch"
 third_party "$built"
 python3 packaging/image.py "$image_arch" "$version" "$built" \
     "$packages/uringlet-$version-$arch.oci.tar"
+packaging/answer.sh "$arch"

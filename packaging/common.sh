@@ -37,14 +37,18 @@ committed="$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)"
 SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$committed}"
 export SOURCE_DATE_EPOCH
 
-# Runs the command on this machine, whatever machine the packages are for: it writes the manual.
-run_built() {
+# Runs a program on this machine, whatever machine it is for.
+emulated() {
     if [[ "$arch" == "$(uname -m)" ]]; then
-        "$built/uringlet" "$@"
+        "$@"
     else
         need "qemu-$arch"
-        "qemu-$arch" -L "/usr/$multiarch" "$built/uringlet" "$@"
+        "qemu-$arch" -L "/usr/$multiarch" "$@"
     fi
+}
+# The command writes its own manual.
+run_built() {
+    emulated "$built/uringlet" "$@"
 }
 
 # Lays out the contents of every package of the command: stage PREFIX-FOLDER
