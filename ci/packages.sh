@@ -61,10 +61,12 @@ unmounted() {
 trap unmounted EXIT
 
 # Every path of the root that a package could change, with its content.
+# apt has debconf make tmp.ci for whatever it installs.
 listing() {
     (cd -- "$case_root" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./tmp \
         -o -path ./var/lib/dpkg -o -path ./var/log -o -path ./var/cache/ldconfig \
         -o -path ./var/lib/apt -o -path ./var/cache/apt \
+        -o -path ./var/cache/debconf/tmp.ci \
         -o -path ./root/.rpmdb -o -path ./var/lib/rpm \
         -o -path ./etc/ld.so.cache -o -path ./packages \) -prune -o \
         \( -type f -printf '%p %s %T@\n' -o ! -type d -printf '%p %l\n' -o -printf '%p/\n' \) |
