@@ -22,6 +22,17 @@ pub(crate) struct Provided {
     pub(crate) at: u64,
     pub(crate) len: u32,
     pub(crate) id: u16,
+    /// The number of buffers of the ring that were in front of it.
+    place: u16,
+    /// Other requests have taken buffers since, and the program may have used its place again.
+    is_hidden: bool,
+}
+
+impl Provided {
+    /// A buffer of a list.
+    pub(crate) fn of_list(at: u64, len: u32, id: u16) -> Self {
+        Self { at, len, id, place: 0, is_hidden: false }
+    }
 }
 
 /// The place of a group's buffers.
@@ -54,6 +65,11 @@ pub(crate) struct BufferGroup {
     pub(crate) waiting: VecDeque<u32>,
 }
 
+/// The length of these buffers together.
+pub(crate) fn bytes_of(buffers: &[Provided]) -> u64 {
+    buffers.iter().map(|one| u64::from(one.len)).sum()
+}
+
 impl BufferGroup {
     /// Takes the next buffer. `None`: there is none.
     pub(crate) fn take(&mut self) -> Option<Provided> {
@@ -63,30 +79,35 @@ impl BufferGroup {
         match &mut self.place {
             Place::List(list) => list.pop_front(),
             Place::Ring { at, entries, head, tail, .. } => {
-                if head == tail {
-                    *tail = user::read(*at + TAIL).ok()?;
-                    // Orders the program's writes before its write of the tail.
-                    fence(Ordering::Acquire);
-                }
-                if head == tail {
+                if !has_more(*at, *head, tail) {
                     return None;
                 }
-                let place = usize::from(*head & (*entries - 1));
-                let [address, rest]: [u64; 2] = user::read(*at + 16 * place).ok()?;
+                let (place, is_hidden) = (*head, false);
+                let entry = *at + 16 * usize::from(place & (*entries - 1));
+                let [address, rest]: [u64; 2] = user::read(entry).ok()?;
                 *head = head.wrapping_add(1);
-                Some(Provided { at: address, len: rest as u32, id: (rest >> 32) as u16 })
+                let (len, id) = (rest as u32, (rest >> 32) as u16);
+                Some(Provided { at: address, len, id, place, is_hidden })
             }
         }
     }
 
-    /// Takes the next buffers: for `most` bytes, if that is not 0. A later buffer that is longer
-    /// than what is left of the bytes is not taken, unless it can be used up in pieces.
+    /// Takes the next buffers: for `most` bytes, if that is not 0, and no more than if all were as
+    /// long as the first one. A later buffer that is longer than what is left of the bytes is not
+    /// taken, unless it can be used up in pieces. A list gives one buffer, because its numbers may
+    /// have any order.
     pub(crate) fn take_several(&mut self, most: u64) -> Vec<Provided> {
-        let (mut taken, mut left) = (Vec::new(), most);
-        let in_pieces = self.is_used_in_pieces();
-        while taken.len() < SEVERAL
+        let (mut taken, mut left, mut room) = (Vec::new(), most, SEVERAL);
+        let (is_list, in_pieces) = (self.is_list(), self.is_used_in_pieces());
+        while taken.len() < room
             && let Some(buffer) = self.take()
         {
+            match u64::from(buffer.len) {
+                _ if !taken.is_empty() => {}
+                len if len == 0 || is_list => room = 1,
+                len if most > 0 => room = room.min(most.div_ceil(len) as usize),
+                _ => {}
+            }
             if most > 0 && !taken.is_empty() && u64::from(buffer.len) > left && !in_pieces {
                 self.give_back(buffer);
                 break;
@@ -100,47 +121,72 @@ impl BufferGroup {
         taken
     }
 
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.place, Place::List(_))
+    }
+
     fn is_used_in_pieces(&self) -> bool {
         matches!(self.place, Place::Ring { in_pieces: true, .. })
     }
 
     /// A transfer has used this many bytes of buffers that were taken, and no more than one of them
     /// if that is 0. The others are given back. True: so is the rest of the last one, which begins
-    /// later now. `are_last`: no buffers were taken after these.
+    /// later now. `are_last`: other requests have taken no buffers since.
     pub(crate) fn use_up(&mut self, buffers: &[Provided], mut bytes: u64, are_last: bool) -> bool {
-        let in_pieces = are_last && self.is_used_in_pieces();
-        let (mut used, mut rest) = (0, None);
+        let in_pieces = self.is_used_in_pieces();
+        let are_last = are_last || self.are_last(buffers);
+        // Empty ones at the end are used then, too.
+        let are_full = bytes > 0 && bytes == bytes_of(buffers);
+        let kept = |one: Provided| Provided { is_hidden: one.is_hidden || !are_last, ..one };
+        let (mut used, mut rest, mut begins_later) = (0, None, false);
         for &buffer in buffers {
             let here = bytes.min(buffer.len.into());
             bytes -= here;
             if in_pieces {
                 let at = buffer.at.wrapping_add(here);
-                let left = Provided { at, len: buffer.len - here as u32, ..buffer };
-                self.show(left, buffers.len() - used);
+                let left = Provided { at, len: buffer.len - here as u32, ..kept(buffer) };
+                self.show(left);
                 rest = (left.len > 0).then_some(left);
+                begins_later = here > 0 && left.len > 0;
             }
             used += 1;
-            if bytes == 0 {
+            if bytes == 0 && !are_full {
                 break;
             }
         }
-        buffers[used..].iter().rev().for_each(|&buffer| self.give_back(buffer));
-        rest.inspect(|&rest| self.give_back(rest)).is_some_and(|rest| rest.at != buffers[0].at)
+        buffers[used..].iter().rev().for_each(|&buffer| self.give_back(kept(buffer)));
+        rest.into_iter().for_each(|rest| self.give_back(rest));
+        begins_later
     }
 
-    /// Writes a buffer that was used in part to its place in the program's ring, `back` places in
-    /// front of the next buffer.
-    fn show(&self, Provided { at: address, len, .. }: Provided, back: usize) {
-        let Place::Ring { at, entries, head, .. } = self.place else { return };
-        let before = head.wrapping_sub((self.back.len() + back) as u16);
-        let place = at + 16 * usize::from(before & (entries - 1));
+    /// Were these the last buffers that were taken out of the ring?
+    fn are_last(&self, buffers: &[Provided]) -> bool {
+        let Place::Ring { head, .. } = self.place else { return false };
+        buffers.last().is_some_and(|last| last.place.wrapping_add(1) == head)
+    }
+
+    /// Writes what is left of a buffer to its place in the program's ring.
+    fn show(&self, Provided { at: address, len, place, is_hidden, .. }: Provided) {
+        let Place::Ring { at, entries, .. } = self.place else { return };
+        let entry = at + 16 * usize::from(place & (entries - 1));
+        if is_hidden {
+            return;
+        }
         // SAFETY: of the ring, which the program has registered.
-        let _ = unsafe { user::write(place, address).and_then(|()| user::write(place + 8, len)) };
+        let shown = unsafe { user::write(entry + 8, len) };
+        if len > 0 && shown.is_ok() {
+            // SAFETY: as above.
+            let _ = unsafe { user::write(entry, address) };
+        }
     }
 
     /// Is there no buffer?
     pub(crate) fn is_empty(&mut self) -> bool {
-        self.take().map(|buffer| self.give_back(buffer)).is_none()
+        self.back.is_empty()
+            && match &mut self.place {
+                Place::List(list) => list.is_empty(),
+                Place::Ring { at, head, tail, .. } => !has_more(*at, *head, tail),
+            }
     }
 
     /// Is there no buffer, and will none be given back?
@@ -148,10 +194,24 @@ impl BufferGroup {
         self.is_empty() && self.user.is_none()
     }
 
-    /// A buffer was not used: it is the next one.
+    /// A buffer was not used: it is the next one, but for those in front of it in the ring.
     pub(crate) fn give_back(&mut self, buffer: Provided) {
-        self.back.push_front(buffer);
+        let is_behind = |other: &Provided| other.place.wrapping_sub(buffer.place) as i16 >= 0;
+        let place = self.back.iter().position(is_behind).unwrap_or(self.back.len());
+        self.back.insert(place, buffer);
     }
+}
+
+/// Has a ring buffers behind its head? The program's tail is read if it is not known.
+fn has_more(at: usize, head: u16, tail: &mut u16) -> bool {
+    if head == *tail
+        && let Ok(now) = user::read(at + TAIL)
+    {
+        *tail = now;
+        // Orders the program's writes before its write of the tail.
+        fence(Ordering::Acquire);
+    }
+    head != *tail
 }
 
 /// The groups of a ring, by their numbers.
@@ -215,14 +275,14 @@ impl BufferGroups {
         Ok(self.groups.remove(&number).map(|group| group.waiting).unwrap_or_default())
     }
 
-    /// The number of buffers that were taken out of a ring so far.
+    /// The number of buffers that were taken out of a ring so far, and not given back.
     ///
     /// # Errors
     /// As [`unregister`](Self::unregister).
     pub(crate) fn head(&self, number: u16) -> Result<u16, i32> {
         let group = self.groups.get(&number).ok_or(-libc::ENOENT)?;
         match group.place {
-            Place::Ring { head, .. } => Ok(head.wrapping_sub(group.back.len() as u16)),
+            Place::Ring { head, .. } => Ok(group.back.front().map_or(head, |next| next.place)),
             Place::List(_) => Err(-libc::EINVAL),
         }
     }
@@ -254,5 +314,85 @@ impl BufferGroups {
         group.back.drain(..of_back);
         list.drain(..count - of_back);
         count as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring of 4 entries in a page of its own.
+    #[repr(align(4096))]
+    struct Page([[u64; 2]; 256]);
+
+    const LEN: u64 = 100;
+
+    fn entry(at: u64, id: u64) -> [u64; 2] {
+        [at, LEN | id << 32]
+    }
+
+    fn ids(buffers: &[Provided]) -> Vec<u16> {
+        buffers.iter().map(|one| one.id).collect()
+    }
+
+    #[test]
+    fn buffers_that_come_back_late_keep_their_order_and_leave_the_ring_alone() {
+        let mut page = Box::new(Page([[0; 2]; 256]));
+        for (at, place) in page.0[..4].iter_mut().enumerate() {
+            *place = entry(1000 * at as u64, at as u64);
+        }
+        // The tail is in the last two bytes of the first entry.
+        page.0[0][1] |= 4 << 48;
+        let (mut groups, at) = (BufferGroups::default(), page.0.as_mut_ptr());
+        let tail = |now: u64| {
+            // SAFETY: of the page.
+            unsafe { at.cast::<u16>().add(7).write_volatile(now as u16) };
+        };
+        groups.register(1, at as u64, 4, true).expect("a ring");
+        let group = groups.get(1).expect("the group");
+        let early = group.take_several(2 * LEN);
+        let late = group.take_several(LEN);
+        assert_eq!((ids(&early), ids(&late)), (vec![0, 1], vec![2]));
+        assert!(group.use_up(&late, 40, true), "60 bytes are left");
+        // SAFETY: of the page.
+        assert_eq!(unsafe { at.add(2).read_volatile() }, [2040, 60 | 2 << 32]);
+        // The program takes the buffers in front for used, and fills their places again.
+        // SAFETY: of the page.
+        unsafe { at.add(1).write_volatile(entry(5000, 5)) };
+        tail(6);
+        assert!(group.use_up(&early, 10, false), "90 bytes are left");
+        // SAFETY: as above.
+        assert_eq!(unsafe { at.add(1).read_volatile() }, entry(5000, 5));
+        assert_eq!(groups.head(1), Ok(0));
+        let group = groups.get(1).expect("the group");
+        let all = group.take_several(0);
+        assert_eq!(ids(&all), [0, 1, 2, 3, 0, 5]);
+        assert_eq!(all.iter().map(|one| one.len).collect::<Vec<_>>()[..4], [90, 100, 60, 100]);
+        // They are not shown later, either.
+        assert!(group.use_up(&all[..2], 150, true));
+        // SAFETY: as above.
+        assert_eq!(unsafe { at.add(1).read_volatile() }, entry(5000, 5));
+        assert_eq!(group.take().map(|one| (one.at, one.len)), Some((1060, 40)));
+    }
+
+    #[test]
+    fn a_transfer_for_some_bytes_takes_as_many_buffers_as_if_all_were_like_the_first() {
+        let mut groups = BufferGroups::default();
+        let first = Provided::of_list(4096, 10, 7);
+        assert_eq!(groups.provide(1, 3, first), 0);
+        let group = groups.get(1).expect("the group");
+        assert_eq!(ids(&group.take_several(0)), [7], "a list gives one buffer");
+        let place = Place::Ring { at: 4096, entries: 8, head: 5, tail: 5, in_pieces: false };
+        let group = groups.make(2, place);
+        for (at, len) in [20, 5, 0, 5, 5].into_iter().enumerate() {
+            let one = Provided::of_list(0, len, at as u16);
+            group.back.push_back(Provided { place: at as u16, ..one });
+        }
+        for (most, expected) in [(1, 1), (20, 1), (25, 2), (40, 2), (41, 3)] {
+            let taken = group.take_several(most);
+            assert_eq!(taken.len(), expected, "{most}");
+            taken.into_iter().for_each(|one| group.give_back(one));
+        }
+        assert!(!group.is_empty());
     }
 }

@@ -230,7 +230,7 @@ impl Socket {
 
     /// Does a bundle with buffers for `bytes` take more of them than its length says?
     pub(crate) fn exceeds(&self, bytes: u64) -> bool {
-        !self.goes_on && bytes == self.wanted()
+        !self.goes_on && bytes > 0 && bytes == self.wanted()
     }
 
     /// Takes several buffers for the next try. `is_last`: the group has no more.
@@ -416,7 +416,7 @@ impl Socket {
         let several = self.bundle.as_ref().map(Bundle::parts);
         let picked = self.selects.then_some(several.as_deref().unwrap_or(&one));
         let transfer = || match (&message.header, picked) {
-            (Some(header), Some(_)) if self.goes_on => {
+            (Some(header), Some(_)) if self.goes_on && !message.is_send => {
                 self.receive_framed(header, fd, one[0], flags)
             }
             _ => message.transfer(fd, (done, picked), flags),

@@ -39,7 +39,7 @@ pub(super) fn provide_buffers(fields: &Fields) -> Planned {
         Some(_) if first + u64::from(count) > u64::from(BUFFERS) => return EINVAL,
         Some(_) => {}
     }
-    let first = Provided { at: fields.addr(), len: len.min(MAX_RW_COUNT), id: first as u16 };
+    let first = Provided::of_list(fields.addr(), len.min(MAX_RW_COUNT), first as u16);
     Ok(Plan::Provide { group: fields.buf_index(), count, first })
 }
 

@@ -132,7 +132,8 @@ fn send(fields: &Fields) -> Made {
     let (mut parts, mut header) = (Vec::new(), None);
     if fields.ioprio() & messages::VECTORED != 0 {
         parts = self::parts(buffer, -libc::EINVAL)?;
-        header = Some(Header::NONE);
+        // The buffers of a group come in place of the list, which is only looked at.
+        header = (!selects(fields)).then_some(Header::NONE);
     }
     message(fields, Message { is_send: true, parts, buffer, name, header })
 }

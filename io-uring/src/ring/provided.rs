@@ -3,7 +3,7 @@
 
 use super::state::Locked;
 use super::types::{Stage, Taken};
-use crate::buffers::{BufferGroup, Provided};
+use crate::buffers::{BufferGroup, Provided, bytes_of};
 use crate::sockets::Socket;
 
 /// The number of a buffer is in the upper half of a completion's flags.
@@ -15,10 +15,6 @@ const CQE_BUFFER_MORE: u32 = 1 << 4;
 /// the last one stays in its group.
 fn flags_of(has_rest: bool, first: Provided) -> u32 {
     CQE_BUFFER | if has_rest { CQE_BUFFER_MORE } else { 0 } | u32::from(first.id) << 16
-}
-
-fn bytes_of(buffers: &[Provided]) -> u64 {
-    buffers.iter().map(|one| u64::from(one.len)).sum()
 }
 
 impl Locked<'_> {
@@ -42,12 +38,19 @@ impl Locked<'_> {
             socket.lacks_buffer(true);
             return true;
         };
+        // As in the kernel: the length does not count for a list's buffers.
+        let bytes = |bytes| if group.is_list() { 0 } else { bytes };
+        let (mut most, mut others) = (socket.takes_several().map(bytes), Vec::new());
+        if buffer.len == 0 && (socket.commits() || most.is_some_and(|most| most > 0)) {
+            group.give_back(buffer);
+            socket.lacks_buffer(true);
+            return true;
+        }
         group.user = Some(key);
-        let (mut most, mut others) = (socket.takes_several(), Vec::new());
         if let Some(bytes) = most {
             group.give_back(buffer);
             others = group.take_several(bytes);
-            if socket.exceeds(bytes_of(&others)) {
+            if !group.is_list() && socket.exceeds(bytes_of(&others)) {
                 // As in the kernel: the length ends with a buffer, and more may be there.
                 others.extend(group.take_several(0));
                 most = Some(0);

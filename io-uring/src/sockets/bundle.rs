@@ -10,9 +10,9 @@ impl Bundle {
     pub(super) fn set(&self, parts: impl Iterator<Item = [u64; 2]>, most: u64) {
         let mut left = if most == 0 { u64::MAX } else { most };
         let shortened = parts.map_while(|[at, len]| {
-            let here = len.min(left);
+            let (here, is_over) = (len.min(left), left == 0);
             left -= here;
-            (here > 0).then_some([at, here])
+            (!is_over).then_some([at, here])
         });
         let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         own.clear();
@@ -32,9 +32,9 @@ mod tests {
     #[test]
     fn parts_end_where_the_bytes_do() {
         let bundle = Bundle::default();
-        let parts = [[1000, 10], [2000, 10], [3000, 10]];
-        for (most, lengths) in
-            [(0, &[10, 10, 10][..]), (5, &[5]), (10, &[10]), (25, &[10, 10, 5]), (99, &[10; 3])]
+        let parts = [[1000, 10], [2000, 0], [3000, 10], [4000, 10]];
+        let all = &[10, 0, 10, 10][..];
+        for (most, lengths) in [(0, all), (5, &[5]), (10, &[10]), (25, &[10, 0, 10, 5]), (99, all)]
         {
             bundle.set(parts.into_iter(), most);
             let set: Vec<u64> = bundle.parts().iter().map(|part| part[1]).collect();

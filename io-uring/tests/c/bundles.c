@@ -119,12 +119,15 @@ static void contents(const char *what)
     printf("\n");
 }
 
-/* The lengths that stand in the ring. */
+/* The beginnings and lengths that stand in the ring. */
 static void lengths(const char *what)
 {
     printf("%s: lengths", what);
-    for (int at = 0; at < COUNT; at++)
-        printf(" %u", provided->bufs[at].len);
+    for (int at = 0; at < COUNT; at++) {
+        unsigned long address = provided->bufs[at].addr;
+        printf(" %ld+%u", address ? (long)(address - (unsigned long)memory) : -1,
+               provided->bufs[at].len);
+    }
     printf("\n");
 }
 
@@ -257,6 +260,63 @@ static void sends_of_bundles(void)
     request(IORING_OP_SEND, pair[0], 0, BUNDLE, 9);
     results("datagram", 1);
     came("datagram");
+    close_pair();
+}
+
+/* Makes the group anew, and sends or receives with buffers of these lengths. */
+static void with_unequal(int opcode, unsigned flags, unsigned length, unsigned priority,
+                         const int lens[COUNT])
+{
+    MUST(make(flags, 0, 0) == 0);
+    open_pair(SOCK_STREAM);
+    for (int id = 0; id < COUNT && lens[id] >= 0; id++)
+        give(id, lens[id]);
+    feed(40);
+    request(opcode, pair[0], length, priority, length);
+    io_uring_submit(&ring);
+    told("unequal", io_uring_cq_ready(&ring));
+    lengths("unequal");
+    came("unequal");
+    close_pair();
+}
+
+static void sends_of_unequal_buffers(void)
+{
+    static const int empty[COUNT] = { 0, 32, 32, -1 }, middle[COUNT] = { 32, 0, 32, 8, -1 },
+                     short_ones[COUNT] = { 32, 8, 8, 8, 8, 8, 24, 32 };
+    printf("[sends of unequal buffers]\n");
+    for (unsigned length = 0; length <= 80; length += 40)
+        for (unsigned priority = 0; priority <= BUNDLE; priority += BUNDLE) {
+            for (unsigned flags = 0; flags <= PIECES; flags += PIECES) {
+                with_unequal(IORING_OP_SEND, flags, length, priority, empty);
+                with_unequal(IORING_OP_RECV, flags, length, priority, empty);
+                with_unequal(IORING_OP_SEND, flags, length, priority, short_ones);
+            }
+            with_unequal(IORING_OP_SEND, 0, length, priority, middle);
+        }
+    /* All of the buffers behind an empty one are filled, too. */
+    with_unequal(IORING_OP_RECV, 0, 80, BUNDLE, middle);
+    /* A list's buffers are sent one by one, because their numbers may have any order. */
+    open_pair(SOCK_STREAM);
+    for (unsigned length = 0; length <= 80; length += 16) {
+        io_uring_prep_provide_buffers(entry(&ring, 1), memory[0], SIZE, 4, 9, 40);
+        results("provided", 1);
+        request(IORING_OP_SEND, pair[0], length, BUNDLE, 2)->buf_group = 9;
+        io_uring_submit(&ring);
+        told("of a list", io_uring_cq_ready(&ring));
+        came("of a list");
+    }
+    /* A group's buffers come in place of a list of buffers. */
+    for (unsigned priority = 0; priority <= BUNDLE; priority += BUNDLE) {
+        struct iovec parts[2] = { { memory[6], 20 }, { memory[7], 10 } };
+        MUST(make(0, 4, SIZE) == 0);
+        feed(40);
+        request(IORING_OP_SEND, pair[0], 2, priority | 1 << 5, 3)->addr = (unsigned long)parts;
+        io_uring_submit(&ring);
+        told("in place of a list", io_uring_cq_ready(&ring));
+        came("in place of a list");
+        contents("in place of a list");
+    }
     close_pair();
 }
 
@@ -478,6 +538,14 @@ static void pieces(void)
     request(IORING_OP_READ, pipes[0], 0, 0, 4);
     results("a pipe", 1);
     lengths("a pipe");
+    close(file);
+    /* A file that a worker has to read. */
+    MUST((file = open("/proc/self/status", O_RDONLY)) >= 0);
+    for (int round = 0; round < 2; round++) {
+        request(IORING_OP_READ, file, 12, 0, 5);
+        results("a file of the kernel's", 1);
+        lengths("a file of the kernel's");
+    }
     close(pipes[0]);
     close(pipes[1]);
     close(file);
@@ -495,6 +563,7 @@ int main(void)
     printf("bundles: %d\n", !!(params.features & 1 << 14));
     sends();
     sends_of_bundles();
+    sends_of_unequal_buffers();
     open_pair(SOCK_STREAM);
     receives("unix");
     connect_pair();
