@@ -31,6 +31,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cp \"$(command -v plocate)\" ", "needs the privileges of a database of names"),
     ("uringlet run --stats --forbid docker -- ./plocate ", "as above"),
     ("uringlet run --stats -- python3 program.py", "needs Python packages: ci/python.sh"),
+    ("uringlet run --stats -- nginx ", "a server that does not end: ci/nginx.sh"),
     ("UV_USE_IO_URING=1 uringlet run ", "needs Node.js and a program of the reader's"),
     ("uringlet run --stats -- qemu-system-x86_64 ", "a machine that does not end"),
     ("uringlet run -- qemu-nbd ", "a server that does not end"),
