@@ -349,6 +349,19 @@ impl Socket {
         })
     }
 
+    /// The errno of a transfer that must not wait, and would have to before its first try. Errors
+    /// of the descriptor come first.
+    pub(crate) fn refusal(&self, fd: i32) -> i32 {
+        let sends = || if self.is_uncopied { sockets::can_send_uncopied(fd) } else { Ok(()) };
+        let known = sockets::option(fd, libc::SO_TYPE).and_then(|_| sends());
+        let is_recv = self.message().is_some_and(|it| !it.is_send && it.header.is_none());
+        match known {
+            // As in the kernel: RECV does not look whether it is a socket.
+            Err(errno) if !is_recv || errno != -libc::ENOTSOCK => errno,
+            _ => -libc::EAGAIN,
+        }
+    }
+
     /// Makes the call on a thread that may wait. See [`was_given_back`](Self::was_given_back).
     pub(crate) fn run(&self, fd: i32) -> i32 {
         loop {
@@ -455,6 +468,8 @@ impl Socket {
             self.ended.fetch_or(left <= bytes, Ordering::Relaxed);
         }
         let is_last = self.bundle.is_some() && self.is_last.load(Ordering::Relaxed);
+        // As one that had to wait.
+        self.ended.fetch_or(self.polls_first && self.commits(), Ordering::Relaxed);
         if is_last && is_full && (self.commits() || sockets::readable(fd) > 0) {
             self.ended.store(true, Ordering::Relaxed);
         }

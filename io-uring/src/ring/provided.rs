@@ -65,7 +65,10 @@ impl Locked<'_> {
             flags_of(group.use_up(several, bytes, true), buffer)
         });
         if most.is_some() {
-            socket.select_several(several, most.unwrap_or(0), group.is_empty());
+            // As in the kernel: a send of just these bytes does not see that they were the last.
+            let is_short = most.is_none_or(|most| most == 0 || bytes_of(several) < most);
+            let is_last = (is_short || !socket.commits()) && group.is_empty();
+            socket.select_several(several, most.unwrap_or(0), is_last);
         }
         let group = group.id;
         let request = self.request(at);

@@ -29,7 +29,12 @@ impl Locked<'_> {
             }
         }
         if socket.polls_first {
-            return self.wait_for_socket(at);
+            let is_refused = socket.gives_up && socket.message().is_some();
+            return if is_refused {
+                Some(socket.refusal(number))
+            } else {
+                self.wait_for_socket(at)
+            };
         }
         if socket.may_be_left_untried()
             && !self.cancels

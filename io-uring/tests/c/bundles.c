@@ -320,6 +320,39 @@ static void sends_of_unequal_buffers(void)
     close_pair();
 }
 
+static void ends_of_sent_bundles(void)
+{
+    printf("[ends of sent bundles]\n");
+    open_pair(SOCK_STREAM);
+    for (unsigned length = 0; length <= 3 * SIZE; length += 16)
+        /* With POLL_FIRST, and without. */
+        for (unsigned priority = BUNDLE; priority <= (BUNDLE | 1); priority++)
+            for (int count = 1; count <= 3; count++) {
+                MUST(make(count == 2 ? PIECES : 0, count, SIZE) == 0);
+                request(IORING_OP_SEND, pair[0], length, priority, length);
+                results("ends", 1);
+                told("ends", io_uring_cq_ready(&ring));
+                came("ends");
+            }
+    MUST(make(0, 4, SIZE) == 0);
+    feed(8);
+    for (unsigned priority = 1; priority <= (BUNDLE | 1); priority += BUNDLE) {
+        request(IORING_OP_SEND, pair[0], 0, priority, 1)->msg_flags = MSG_DONTWAIT;
+        request(IORING_OP_RECV, pair[0], 0, priority, 2)->msg_flags = MSG_DONTWAIT;
+        results("not to wait, and to poll first", 2);
+        came("not to wait, and to poll first");
+        for (int fd = fileno(stdin); fd <= 1000; fd += 1000) {
+            request(IORING_OP_RECV, fd, 0, priority, 3)->msg_flags = MSG_DONTWAIT;
+            results("no socket", 1);
+        }
+        struct io_uring_sqe *sqe = entry(&ring, 4);
+        io_uring_prep_send_zc(sqe, pair[0], memory[0], 8, MSG_DONTWAIT, 0);
+        sqe->ioprio = 1;
+        results("uncopied, and to poll first", 2);
+    }
+    close_pair();
+}
+
 static void connect_pair(void)
 {
     struct sockaddr_in name = {.sin_family = AF_INET};
@@ -564,6 +597,7 @@ int main(void)
     sends();
     sends_of_bundles();
     sends_of_unequal_buffers();
+    ends_of_sent_bundles();
     open_pair(SOCK_STREAM);
     receives("unix");
     connect_pair();
