@@ -279,7 +279,7 @@ impl Instance {
                 if collected {
                     done.refused = -libc::EAGAIN;
                 } else {
-                    self.make_room();
+                    self.make_room(count - done.accepted);
                     collected = true;
                 }
                 continue;
@@ -614,22 +614,24 @@ impl Instance {
     /// Frees slots that are held although no request needs them.
     #[cold]
     #[inline(never)]
-    fn make_room(&self) {
+    fn make_room(&self, want: usize) {
         self.board.collect_reaped();
         self.withdraw(&Withdraw::Canceled);
         // A thread that looked into a queue meanwhile may have found it empty.
         self.call(Call::Nobody);
-        self.await_reaped();
+        self.await_reaped(want);
     }
 
     /// A thread may be popping the numbers of cancelled requests that are already reaped. The
     /// program must not lose room by that.
     #[cold]
-    fn await_reaped(&self) {
+    fn await_reaped(&self, want: usize) {
         // This waits as long as a thread takes to pop them, even if it is preempted.
         let begin = sys::ticks();
         let longest = SOON_US / 10 * self.board.ticks_per_us();
-        while !self.has_room()
+        // A thread that pops several gives them back one by one.
+        let most_held = self.room().saturating_sub(want);
+        while self.board.free_slots().held_more_than(most_held)
             && self.board.count_held(Slot::is_of_nobody) > 0
             && sys::ticks().wrapping_sub(begin) < longest
         {
