@@ -8,33 +8,11 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-enum { SIZE = 32, COUNT = 8, STATUS = 26, BUNDLE = 1 << 4, PIECES = 2, GROUP = 3 };
+enum { SIZE = 32, COUNT = 8, BUNDLE = 1 << 4, PIECES = 2, GROUP = 3 };
 
-struct group {
-    unsigned long long address;
-    unsigned entries;
-    unsigned short id, flags;
-    unsigned long long rest[3];
-};
+#include "group.h"
 
-static struct io_uring ring;
-static char memory[COUNT][SIZE];
-static struct io_uring_buf_ring *provided;
 static int pair[2];
-
-static int registers(unsigned opcode, void *arg, unsigned count)
-{
-    int answer = syscall(__NR_io_uring_register, ring.ring_fd, opcode, arg, count);
-    return answer < 0 ? -errno : answer;
-}
-
-/* The index of the next buffer that is taken from the group, or an errno. */
-static int head(void)
-{
-    unsigned status[10] = { GROUP };
-    int answer = registers(STATUS, status, 1);
-    return answer < 0 ? answer : (int)status[1];
-}
 
 static void give(int id, unsigned len)
 {
@@ -80,7 +58,7 @@ static void told(const char *what, int count)
                cqe->flags & ~IORING_CQE_F_SOCK_NONEMPTY);
         io_uring_cqe_seen(&ring, cqe);
     }
-    printf("%s: %u more, head %d\n", what, io_uring_cq_ready(&ring), head());
+    printf("%s: %u more, head %d\n", what, io_uring_cq_ready(&ring), head(GROUP));
 }
 
 static void results(const char *what, int count)
@@ -401,7 +379,7 @@ static void stream(const char *what, unsigned length, unsigned priority, int byt
         ends += !(flags & IORING_CQE_F_MORE);
     }
     printf("%s: %d of %d in bundles of %u, %d wrong, head is right: %d, %s, %s\n", what, got, bytes,
-           length, wrong, head() == next, most > SIZE ? "several" : "one at a time",
+           length, wrong, head(GROUP) == next, most > SIZE ? "several" : "one at a time",
            ends > 0 && priority & 2 ? "ends" : "as expected");
 }
 
@@ -441,7 +419,7 @@ static void receives(const char *domain)
     io_uring_submit(&ring);
     struct io_uring_cqe *cqe;
     MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
-    printf("ended: %d, head %d\n", cqe->res, head());
+    printf("ended: %d, head %d\n", cqe->res, head(GROUP));
     io_uring_cqe_seen(&ring, cqe);
     close(pair[0]);
 }

@@ -8,16 +8,7 @@
 
 enum { SIZE = 64, COUNT = 8, ACCEPT_MORE = 1, MORE = 2, READ_MORE = 49, GROUP = 3 };
 
-struct group {
-    unsigned long long address;
-    unsigned entries;
-    unsigned short id, flags;
-    unsigned long long rest[3];
-};
-
-static struct io_uring ring;
-static char memory[COUNT][SIZE];
-static struct io_uring_buf_ring *provided;
+#include "group.h"
 
 static void give(int id)
 {

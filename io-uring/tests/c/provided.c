@@ -5,33 +5,9 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-enum { SIZE = 32, COUNT = 8, STATUS = 26 };
+enum { SIZE = 32, COUNT = 8 };
 
-/* Older headers lack the flags. */
-struct group {
-    unsigned long long address;
-    unsigned entries;
-    unsigned short id, flags;
-    unsigned long long rest[3];
-};
-
-static struct io_uring ring;
-static char memory[COUNT][SIZE];
-static struct io_uring_buf_ring *provided;
-
-static int registers(unsigned opcode, void *arg, unsigned count)
-{
-    int answer = syscall(__NR_io_uring_register, ring.ring_fd, opcode, arg, count);
-    return answer < 0 ? -errno : answer;
-}
-
-/* The index of the next buffer that the kernel takes from a group, or an errno. */
-static int head(unsigned group)
-{
-    unsigned status[10] = { group };
-    int answer = registers(STATUS, status, 1);
-    return answer < 0 ? answer : (int)status[1];
-}
+#include "group.h"
 
 static void give(int id)
 {
