@@ -16,6 +16,9 @@ pub(crate) trait Queue {
     fn head(&self) -> u32;
     /// The number of completions that were published, whatever the program writes there.
     fn tail(&self) -> u32;
+    /// The number of completions that the program sees. It is behind [`tail`](Self::tail) for a
+    /// moment in [`publish`](Self::publish), and the program can write there.
+    fn seen_tail(&self) -> u32;
     /// Writes a completion to a place that nobody reads yet.
     fn write(&self, place: u32, cqe: &Cqe);
     /// Publishes the places before `tail`, which were written.
@@ -37,17 +40,18 @@ impl Counts {
     }
 
     /// Completions in the ring.
-    pub(crate) fn in_ring(&self, queue: &impl Queue) -> u32 {
+    fn in_ring(&self, queue: &impl Queue) -> u32 {
         let head = queue.head();
         queue.tail().wrapping_sub(head).min(self.entries)
     }
 
-    /// All completions, in the ring or not.
+    /// All completions, in the ring or not. The program sees each that is counted in the ring.
     pub(crate) fn all(&self, queue: &impl Queue) -> u32 {
         // Completions outside of the ring are counted first. A completion that moves into the ring
         // is there before it is removed here. In the other order it would be in neither place.
         let outside = self.outside();
-        self.in_ring(queue).saturating_add(outside)
+        let head = queue.head();
+        queue.seen_tail().wrapping_sub(head).min(self.entries).saturating_add(outside)
     }
 
     /// Completions that are not in the ring yet.
@@ -136,6 +140,7 @@ mod loom_models {
     struct Ring {
         head: AtomicU32,
         tail: AtomicU32,
+        seen_tail: AtomicU32,
         places: [AtomicU32; ENTRIES as usize],
     }
 
@@ -148,12 +153,17 @@ mod loom_models {
             self.tail.load(Ordering::Acquire)
         }
 
+        fn seen_tail(&self) -> u32 {
+            self.seen_tail.load(Ordering::Acquire)
+        }
+
         fn write(&self, place: u32, cqe: &Cqe) {
             self.places[(place % ENTRIES) as usize].store(cqe.res as u32, Ordering::Relaxed);
         }
 
         fn publish(&self, tail: u32) {
             self.tail.store(tail, Ordering::Release);
+            self.seen_tail.store(tail, Ordering::Release);
         }
     }
 
@@ -161,7 +171,7 @@ mod loom_models {
         /// Reaps as a program does, from memory only.
         fn reap(&self) -> Option<u32> {
             let head = self.head.load(Ordering::Relaxed);
-            if self.tail.load(Ordering::Acquire) == head {
+            if self.seen_tail.load(Ordering::Acquire) == head {
                 return None;
             }
             let res = self.places[(head % ENTRIES) as usize].load(Ordering::Relaxed);
@@ -183,6 +193,7 @@ mod loom_models {
                 ring: Ring {
                     head: AtomicU32::new(0),
                     tail: AtomicU32::new(0),
+                    seen_tail: AtomicU32::new(0),
                     places: [AtomicU32::new(0), AtomicU32::new(0)],
                 },
                 completions: Mutex::new(Completions::new()),
@@ -253,6 +264,32 @@ mod loom_models {
             assert!(in_ring + model.counts.outside() > 0, "in neither place");
             owner.join().unwrap();
         });
+    }
+
+    /// A completion comes while the program looks, which is told of it by `count`.
+    fn tells(count: fn(&Model) -> u32) {
+        loom::model(move || {
+            let model = Model::new();
+            let other = Arc::clone(&model);
+            let posts = thread::spawn(move || other.add(1));
+            // Twice, so that the model switches between the two stores.
+            for _ in 0..2 {
+                let told = count(&model);
+                assert!(model.ring.reap().is_some() || told == 0, "told too early");
+            }
+            posts.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_who_is_told_of_a_completion_finds_it_in_the_ring() {
+        tells(|model| model.counts.all(&model.ring));
+    }
+
+    #[test]
+    #[should_panic(expected = "told too early")]
+    fn loom_canary_the_tail_that_the_program_does_not_see_is_read() {
+        tells(|model| model.counts.in_ring(&model.ring));
     }
 
     #[test]

@@ -309,6 +309,10 @@ impl Queue for Memory {
         self.page().cq_tail.load(Ordering::Acquire)
     }
 
+    fn seen_tail(&self) -> u32 {
+        self.word(Word::CqTail).load(Ordering::Acquire)
+    }
+
     fn publish(&self, tail: u32) {
         // The page's tail first: a process that adopts the ring uses it.
         self.page().cq_tail.store(tail, Ordering::Release);

@@ -597,3 +597,18 @@ fn a_request_on_its_way_to_the_engine_has_its_file_when_the_number_is_closed() {
     // SAFETY: made above.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
 }
+
+#[test]
+fn a_wait_does_not_end_before_the_program_sees_the_completion() {
+    let mut model = Model::new(1);
+    let core = Arc::clone(&model.core);
+    let tail = core.memory.word(Word::CqTail).load(Ordering::Relaxed);
+    let next = tail.wrapping_add(1);
+    // As between the two stores of `publish`.
+    core.memory.page().cq_tail.store(next, Ordering::Release);
+    assert_eq!((core.completions(), core.missing(1, 0)), (0, 1));
+    core.memory.word(Word::CqTail).store(next, Ordering::Release);
+    assert_eq!((core.completions(), core.missing(1, 0)), (1, 0));
+    model.reap();
+    assert_eq!(model.reaped.len(), 1);
+}
