@@ -159,6 +159,9 @@ impl Locked<'_> {
                         }
                         _ => self.socket_was_tried(at, tried),
                     }
+                    if let Some(at) = self.find(key) {
+                        self.begin_link_timeout(at);
+                    }
                 }
             }
             Mail::Parcel(parcel) => {

@@ -209,11 +209,7 @@ impl Locked<'_> {
         if self.request(at).stage == Stage::Ready && !self.is_tried(at) {
             self.make_ready(at);
         }
-        let &mut Request { stage, next, .. } = self.request(at);
-        // A call on this thread cannot be cancelled.
-        if next != NONE && stage != Stage::Here && self.request(next).opcode == op::LINK_TIMEOUT {
-            self.set_link_timeout(at, next);
-        }
+        self.begin_link_timeout(at);
     }
 
     /// Has the submitting thread try a read or a write without the lock. False: the request cannot

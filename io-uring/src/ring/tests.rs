@@ -209,23 +209,42 @@ impl Model {
         }
         let is_multishot = opcode == op::POLL_ADD && len == poll::MULTI
             || opcode == op::TIMEOUT && op_flags == timeout::MULTISHOT;
-        let chain = self.chains;
-        self.sent.push(Sent { opcode, flags, chain, is_multishot });
+        let sent = Sent { opcode, flags, chain: self.chains, is_multishot };
+        self.entry_of(sent, [off, addr], [len, op_flags])
+    }
+
+    fn entry_of(
+        &mut self,
+        sent: Sent,
+        [off, addr]: [u64; 2],
+        [len, op_flags]: [u32; 2],
+    ) -> [u64; 8] {
+        self.sent.push(sent);
         let (fd, user_data) = (self.fd.number() as u32, self.sent.len() as u64 - 1);
-        let first = u64::from(opcode) | u64::from(flags) << 8 | u64::from(fd) << 32;
+        let first = u64::from(sent.opcode) | u64::from(sent.flags) << 8 | u64::from(fd) << 32;
         let third = u64::from(len) | u64::from(op_flags) << 32;
         [first, off, addr, third, user_data, 0, 0, 0]
     }
 
     /// Submits some entries. Entries after a refused one stay in the queue, and are taken back.
     fn submit(&mut self) {
+        let count = 1 + self.random.below(ENTRIES.into());
+        let entries: Vec<[u64; 8]> = (1..=count)
+            .map(|number| {
+                let entry = self.entry();
+                let links = (entry[0] >> 8) as u8 & (iosqe::LINK | iosqe::HARDLINK) != 0;
+                // A chain ends with its batch.
+                self.chains += usize::from(!links || number == count);
+                entry
+            })
+            .collect();
+        self.submit_these(&entries);
+    }
+
+    fn submit_these(&mut self, entries: &[[u64; 8]]) {
         let tail = self.core.memory.word(Word::SqTail).load(Ordering::Relaxed);
-        let count = 1 + self.random.below(ENTRIES.into()) as u32;
-        for at in 0..count {
-            let entry = self.entry();
-            let links = (entry[0] >> 8) as u8 & (iosqe::LINK | iosqe::HARDLINK) != 0;
-            // A chain ends with its batch.
-            self.chains += usize::from(!links || at == count - 1);
+        let count = entries.len() as u32;
+        for (at, &entry) in (0..).zip(entries) {
             let place = (tail.wrapping_add(at) % ENTRIES) as usize;
             // SAFETY: a place of the queue that is free.
             unsafe { self.sqes.add(place).write_volatile(entry) };
@@ -409,6 +428,13 @@ impl Model {
         let counted = self.core.taken.load(Ordering::Relaxed).wrapping_sub(self.core.ended());
         assert_eq!(in_flight, counted as usize);
         self.with(|locked| {
+            // No linked timeout of a request that waits is forgotten.
+            for (_, one) in locked.live() {
+                let Some(next) = locked.requests.get(one.next as usize) else { continue };
+                let begins = next.opcode == op::LINK_TIMEOUT && next.refused == 0;
+                let waits = matches!(one.stage, Stage::Poll(_) | Stage::Engine | Stage::Behind);
+                assert!(!(begins && waits && next.stage == Stage::Waits), "too late: {one:?}");
+            }
             // In each line, the first request is being tried or watched, or has ended.
             let is_first = |one: &Request| one.line.is_some() && one.stage != Stage::Behind;
             let is_over = |one: &Request| one.stage == Stage::Ends;
@@ -611,4 +637,33 @@ fn a_wait_does_not_end_before_the_program_sees_the_completion() {
     assert_eq!((core.completions(), core.missing(1, 0)), (1, 0));
     model.reap();
     assert_eq!(model.reaped.len(), 1);
+}
+
+/// The kernel sets it after the first try of its target, which ends most requests.
+#[test]
+fn a_linked_timeout_begins_when_its_target_was_tried() {
+    for tried in [Tried::Waits, Tried::Blocks, Tried::Done(4)] {
+        let mut model = Model::new(1);
+        // Receives of another test may have waited on this number.
+        let fd = model.fd.number();
+        crate::service::before_close(&(fd..=fd));
+        let one_of = |opcode, flags| Sent { opcode, flags, chain: 0, is_multishot: false };
+        let hour = (&raw const HOUR).expose_provenance() as u64;
+        let entries = [
+            model.entry_of(one_of(op::RECV, iosqe::LINK), [0, 8], [4, 0]),
+            model.entry_of(one_of(op::LINK_TIMEOUT, 0), [0, hour], [1, 0]),
+        ];
+        model.submit_these(&entries);
+        model.run_tasks();
+        let is_set = |model: &mut Model| {
+            let is_it = |(_, one): (u32, &Request)| matches!(one.stage, Stage::LinkTimer(_));
+            model.with(|locked| locked.live().any(is_it))
+        };
+        assert!(!is_set(&mut model));
+        let key = model.tried.remove(0);
+        model.bring(Mail::Tried(vec![(key, tried)]));
+        assert_eq!(is_set(&mut model), !matches!(tried, Tried::Done(_)));
+        model.finish();
+        model.is_empty();
+    }
 }

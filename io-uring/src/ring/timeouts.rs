@@ -2,7 +2,7 @@
 
 use super::state::Locked;
 use super::types::{Request, Stage};
-use crate::abi::{self, timeout};
+use crate::abi::{self, op, timeout};
 use crate::chains::NONE;
 use crate::prepare::{Plan, Timing};
 use crate::sys;
@@ -36,8 +36,22 @@ impl Locked<'_> {
         None
     }
 
+    /// Begins the linked timeout of a request that was started, if it has one that has not begun. As
+    /// in the kernel, that is after the first try, which ends most requests. A call on this thread
+    /// cannot be cancelled.
+    #[inline]
+    pub(super) fn begin_link_timeout(&mut self, at: u32) {
+        let &mut Request { ref stage, next, .. } = self.request(at);
+        if next != NONE
+            && !matches!(stage, Stage::Here | Stage::Tried)
+            && self.request(next).opcode == op::LINK_TIMEOUT
+        {
+            self.set_link_timeout(at, next);
+        }
+    }
+
     /// Sets a linked timeout for a request that was started.
-    pub(super) fn set_link_timeout(&mut self, target: u32, at: u32) {
+    fn set_link_timeout(&mut self, target: u32, at: u32) {
         if self.request(at).refused != 0 || self.request(at).stage != Stage::Waits {
             return;
         }
