@@ -2,13 +2,13 @@
  *
  *   steps PROGRAM ARGUMENT...
  *
- * The program says by two breakpoints (int3) what is to be counted. Prints how many instructions
- * that were, and how many of them lock: those with that prefix, and xchg with memory. STEPS_LIST
- * names a file to which each address is written, with its object, its place there, and its count.
+ * Two breakpoints (int3) in the program mark the part that is counted. Prints the number of
+ * instructions, and the number of locked ones: with the prefix, or xchg with memory. STEPS_LIST
+ * names a file. Each address is written to it, with its object, its place in that, and its count.
  *
- * Meanwhile the other threads stand still. Time passes by the instructions that were counted: what
- * the program reads of the time stamp counter is changed. So the counts depend on nothing else that
- * runs. Nothing is counted inside of the kernel. x86-64. */
+ * The other threads are stopped meanwhile. When the program reads the time stamp counter, it gets a
+ * value that grows by one with each counted instruction. So the counts do not depend on what else
+ * runs. The kernel's instructions are not counted. Needs x86-64. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>

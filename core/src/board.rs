@@ -68,8 +68,8 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// The poller has executed a transfer on a stream, and bytes went through. Its completion
-    /// comes after this call.
+    /// The poller has transferred at least one byte of a request on a stream. The request's
+    /// completion comes after this call.
     fn after_transfer(&self, _fd: i32, _is_write: bool) {}
 }
 
@@ -348,7 +348,7 @@ impl Board {
         self.sink.as_ref().and_then(|sink| sink.before_transfer(sqe))
     }
 
-    /// As [`Sink::after_transfer`], if bytes went through.
+    /// As [`Sink::after_transfer`], if at least one byte was transferred.
     pub(crate) fn after_transfer(&self, fd: i32, is_write: bool, result: i32) {
         if let Some(sink) = self.sink.as_ref().filter(|_| result > 0) {
             sink.after_transfer(fd, is_write);
@@ -372,7 +372,7 @@ impl Board {
         }
     }
 
-    /// Keeps a descriptor open as long as the context.
+    /// Keeps a descriptor open as long as the context exists.
     pub(crate) fn keep(&self, copy: Arc<Copied>) {
         lock(&self.kept).push(copy);
     }

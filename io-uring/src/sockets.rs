@@ -459,8 +459,9 @@ impl Socket {
         Tried::Done(total as i32)
     }
 
-    /// Bytes went through. A call with several completions may have made its last one: its bytes
-    /// have come, or its bundle has used the last buffer. `is_full`: all of its buffers are used.
+    /// Bytes were transferred. A call with several completions may have made its last one: all its
+    /// bytes have come, or its bundle has used the last buffer. `is_full`: all of its buffers are
+    /// used.
     fn went(&self, fd: i32, bytes: u64, is_full: bool) {
         let left = self.bytes_left.load(Ordering::Relaxed);
         if left > 0 {

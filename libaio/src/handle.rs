@@ -132,8 +132,8 @@ fn make(entries: u32) -> Result<usize, i32> {
     Ok(handle)
 }
 
-/// The pages of a ring. A worker that has posted the last completion may read the ring once more,
-/// so the pages are freed with the instance, not with the handle.
+/// The pages of a ring. A worker that has posted the last completion may read the ring once more.
+/// So the pages are freed with the instance, and not with the handle.
 #[derive(Debug)]
 struct RingPages {
     pages: Option<Pages>,

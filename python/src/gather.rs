@@ -13,7 +13,8 @@ use crate::buffer;
 use crate::loops::Place;
 use crate::request::{Job, Request, Steps};
 
-/// Wakes the task when the last request that was polled with it can be polled again.
+/// The waker that one poll gives to all requests. It wakes the task when each request that was not
+/// ready can be polled again.
 struct Round {
     left: AtomicUsize,
     task: Waker,

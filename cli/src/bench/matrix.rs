@@ -103,7 +103,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Does the cell have the next round, too?
+    /// Is the cell measured in the next round?
     fn is_in_rounds(&self) -> bool {
         self.not_measured.is_none() && self.beaten_by.is_none()
     }

@@ -215,7 +215,8 @@ impl Matrix {
         list
     }
 
-    /// Says which native engines have left the rounds.
+    /// Says how many cells of native engines got fewer rounds, because another native engine is
+    /// faster.
     fn beaten(&self) -> Option<String> {
         let cells = self.cells().filter(|cell| cell.beaten_by.is_some()).count();
         (cells > 0).then(|| {

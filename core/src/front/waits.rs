@@ -87,7 +87,8 @@ pub trait Hooks {
         false
     }
 
-    /// The signal mask of the wait: the address of a set, which may be in `place`.
+    /// The address of the signal mask for the wait: `mask`, or a changed copy of its set in
+    /// `place`.
     ///
     /// # Safety
     /// `mask` is null or the address of a set.

@@ -44,8 +44,8 @@ impl File {
     /// file too long, until a further call had cut it.
     ///
     /// # Beside other writes
-    /// - Writes of this kind and buffered ones leave each other alone if they have no byte in
-    ///   common, also within a block, and of whatever process.
+    /// - A write of this kind and a buffered write of any process leave each other's bytes alone if
+    ///   they have no byte in common. Both may be in the same block.
     /// - Where several of this kind overlap, each byte is that of one of them. Parts of the range
     ///   may be of different ones.
     /// - A direct [`write_at`](File::write_at) is to be over before a byte of the same page is

@@ -110,7 +110,7 @@ impl<T> Flight<T> {
             Some(known) if known.will_wake(waker) => {}
             other => *other = Some(waker.clone()),
         });
-        // Release: the waker.
+        // Release: the thread that ends the request sees the waker.
         let swap = self.state.compare_exchange(empty, full, Ordering::Release, Ordering::Acquire);
         if swap.is_err() {
             // DONE meanwhile, by a thread that has found no waker.
@@ -127,14 +127,14 @@ impl<T> Flight<T> {
     /// # Safety
     /// The caller owns the payload for the engine, and calls this once.
     pub(crate) unsafe fn finish(&self) -> Ended<T> {
-        // Acquire: data that the operation has left beside the payload.
+        // Acquire: this thread sees data that the operation has left beside the payload.
         let mut now = self.state.load(Ordering::Acquire);
         loop {
             if now == state::ABANDONED {
                 // SAFETY: the engine's still, by the caller's contract.
                 return Ended::Abandoned(unsafe { self.take() });
             }
-            // Release: the payload. Acquire: the waker.
+            // Release: the operation sees the payload. Acquire: this thread sees the waker.
             let swap =
                 self.state.compare_exchange(now, state::DONE, Ordering::AcqRel, Ordering::Acquire);
             match swap {

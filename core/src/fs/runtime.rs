@@ -37,17 +37,18 @@ pub fn drive_on_tokio() -> bool {
 
 impl Fs {
     /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect their
-    /// completions, in place of threads of the engine, which would have to wake it each time. These
-    /// are direct requests, and reads of at most 64 KiB that were not in memory, or not tried. If
-    /// the kernel finds the pages in memory after all, it copies them on the runtime's thread.
+    /// completions. Threads of the engine would have to wake the runtime for each completion. The
+    /// runtime takes direct requests, and reads of at most 64 KiB that were not in memory, or not
+    /// tried. If the kernel finds the pages in memory after all, it copies them on the runtime's
+    /// thread.
     ///
     /// It goes on until the runtime or the `Fs` ends. If the runtime does not come in time, because
     /// a task computes, the engine's threads take over within milliseconds, until it comes again.
-    /// While its thread is blocked inside the kernel (in `std::fs`, or because memory is short), no
-    /// task learns of requests which that thread has handed over. Tasks of other runtimes are
-    /// served, too, and each of their completions passes through this one. If there are several
-    /// runtimes, give each an `Fs` of its own. It is meant for `current_thread`; with several
-    /// threads, any free worker drives.
+    /// The runtime's thread may be blocked inside the kernel (in `std::fs`, or because memory is
+    /// short). No task then learns of requests that this thread has handed over. Tasks of other
+    /// runtimes are served, too, and each of their completions passes through this runtime. If
+    /// there are several runtimes, give each an `Fs` of its own. This function is meant for
+    /// `current_thread`. With several threads, any free worker drives.
     ///
     /// False: the runtime does not drive the `Fs`. Another runtime does already, or the kernel
     /// refuses io_uring, or the `Fs` has another engine, or it has handed requests to Linux AIO

@@ -36,9 +36,9 @@ pub(super) struct Driven {
     comes: AtomicBool,
     /// The loop has not come in time, or has slept elsewhere, since its last poll.
     stays_away: AtomicBool,
-    /// The number of its submits since then that have found completions, and the number after which
-    /// it is believed to come once more.
+    /// The number of the loop's submits that have found completions since it stayed away.
     found: AtomicU32,
+    /// The value of `found` from which on the loop is expected again.
     enough: AtomicU32,
     /// The thread whose polls drive the context ([`this_thread`]); 0 for none, or a runtime.
     thread: AtomicUsize,
@@ -178,8 +178,7 @@ impl Instance {
             let comes = found >= enough;
             driven.found.store(if comes { 0 } else { found }, Ordering::Relaxed);
             if comes {
-                // A loop that does not come then was not worth the trust: the next time takes twice
-                // as many.
+                // If the loop then stays away again, the next time takes twice as many submits.
                 driven.enough.store(enough.saturating_mul(2), Ordering::Relaxed);
                 driven.stays_away.store(false, Ordering::Relaxed);
                 driven.comes.store(true, Ordering::SeqCst);

@@ -408,7 +408,8 @@ impl Dispatcher for Instance {
 
     fn forward(&self, mut request: Started<'_>, to: Route, by: Executor) {
         let fd = request.sqe.fd;
-        // A server may hold the request up: no thread of the program executes it in passing.
+        // A file server may hold the request up. Only workers execute it then: a waiter may execute
+        // requests of the pool lane.
         let remote = || !Facts::noted(fd).is_some_and(Facts::is_local);
         let to = match to {
             Route::Sync if remote() => Route::Worker,

@@ -235,7 +235,8 @@ impl ColdLane {
         })
     }
 
-    /// Is there something for a waiter, before it sleeps?
+    /// Is there a read that a waiter can execute before it sleeps? `helpless`: no worker can be
+    /// made, so the waiter also takes reads whose pages are missing.
     #[inline]
     pub(crate) fn has_help_to_offer(&self, helpless: bool) -> bool {
         self.queues.get().is_some_and(|queues| queues.may_try() || helpless && !queues.is_empty())
@@ -246,7 +247,7 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
     if !queues.is_to_try(waiters_come) {
         return false;
     }
-    // Acquire: the thread that has set the flag pushed its reads before.
+    // Acquire: this thread sees the reads that were pushed before the flag was set.
     queues.for_workers.swap(false, Ordering::AcqRel);
     without_taker(|taker| try_some(queues, board, Executor::Pool, taker, |_| false));
     true

@@ -165,8 +165,8 @@ impl Held {
     fn release(owner: &dyn Dispatcher, state: &mut HeldState) -> bool {
         let mut held = std::mem::take(&mut state.held);
         state.random.shuffle(&mut held);
-        // A started request belongs to this thread alone, as a submitter's does; the lane queues it
-        // once more.
+        // A started request belongs to this thread alone, like a request that is being submitted.
+        // So the lane can queue the request again.
         held.retain(|&slot| {
             // SAFETY: taken off the list just now.
             let started = owner.board().start(unsafe { owner.board().popped(slot) });

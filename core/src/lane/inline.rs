@@ -90,7 +90,7 @@ impl InlineLane {
             || self.order.view().is_held()
     }
 
-    /// Is there something for a holder of the baton?
+    /// Is there a request for a holder of the baton to execute?
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         !self.queue.is_empty() || self.has_ordered_work()

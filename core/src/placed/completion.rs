@@ -144,8 +144,8 @@ impl<T> CompletionList<T> {
             let below = if is_node(head) { head } else { null_mut() };
             // SAFETY: as above.
             oldest.with_mut(|at| unsafe { *at = below });
-            // Release: the nodes of the chain. Nodes below were released by earlier exchanges of
-            // this word.
+            // Release: the owner sees the nodes of the chain. It sees the nodes below through the
+            // earlier exchanges of this word, which have added them.
             match self.head.compare_exchange_weak(
                 head,
                 chain.newest,
@@ -163,7 +163,7 @@ impl<T> CompletionList<T> {
     /// The owner takes all nodes, oldest first. Each node is free again when its item was passed to
     /// `take`. Returns the number. The owner is awake afterwards.
     pub fn drain(&self, mut take: impl FnMut(T)) -> usize {
-        // Acquire: the nodes.
+        // Acquire: the owner sees what the adders have written into the nodes.
         let mut top = self.head.swap(awake(), Ordering::Acquire);
         if !is_node(top) {
             return 0;

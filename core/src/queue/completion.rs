@@ -160,7 +160,8 @@ impl Completions {
                 FIRST + top
             };
             let flag = state & SLEEPERS;
-            // Acquire: the last publisher's tail. Release: the parked completions.
+            // Acquire: this thread sees the last publisher's tail. Release: the present publisher
+            // sees the parked completions.
             match self.state.compare_exchange_weak(
                 state,
                 flag | next,
@@ -199,8 +200,9 @@ impl Completions {
             let list = state & !SLEEPERS;
             let flag = state & SLEEPERS;
             let next = if list == BUSY { IDLE } else { BUSY };
-            // Release: tail and entries, for the next publisher and for a sleeper that sets the
-            // flag after this. Acquire: the parked completions, and a flag set before this.
+            // Release: the next publisher sees the tail and the entries. So does a sleeper that
+            // sets the flag after this. Acquire: this thread sees the parked completions, and a
+            // flag that was set before this.
             let swap = self.state.compare_exchange(
                 state,
                 flag | next,

@@ -30,7 +30,7 @@ impl<T> Gate<T> {
 
     #[inline]
     pub(super) fn enter(&self) -> Inside<'_, T> {
-        // Acquire: what the previous holder has written.
+        // Acquire: this thread sees what the previous holder has written.
         while self.closed.swap(1, Ordering::Acquire) != 0 {
             let mut patience = Patience::default();
             while self.closed.load(Ordering::Relaxed) != 0 {

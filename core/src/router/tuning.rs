@@ -134,8 +134,8 @@ pub(crate) const TRIED_PARTS: u32 = 8;
 /// third, because a worker hands over several with one call.
 pub(crate) const AT_ONCE_MAX: usize = 8;
 
-/// A loop that did not come in time is believed once more after this many submits that have found
-/// completions; and after twice as many each time, until it polls.
+/// A loop that did not come in time is expected again after this many submits that have found
+/// completions. The number doubles each time, until the loop polls.
 pub(crate) const ENOUGH_FOUND: u32 = 2;
 
 // A worker beside the program.
@@ -166,8 +166,8 @@ pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
 /// Requests that were found waiting count for this many. A program whose thread was only preempted
 /// between submit and wait is still expected to come; the second time in a row it is not.
 pub(crate) const LYING_ABOUT: i32 = 6;
-/// Completions that a wait keeps for the reap after it. A poll of one request executes this many in
-/// passing. Collecting the kernel's completions takes this many at a time.
+/// The maximum number of completions that a wait keeps for the reap after it. A poll executes this
+/// many requests at most. The kernel's completions are collected this many at a time.
 pub(crate) const TAKEN_MAX: u32 = 64;
 
 // The watchdog.
@@ -192,8 +192,8 @@ pub(crate) const STARVED_TICKS: u32 = 50;
 
 // The kernel lane.
 
-/// Requests that are handed over with one call while the kernel has few, if they are not adjacent.
-/// The block layer holds back all requests of a call until it has seen the last.
+/// At least this many requests are handed over with one call, if they are not adjacent and as many
+/// are queued. The block layer holds back all requests of a call until it has seen the last.
 pub(crate) const TOGETHER: usize = 4;
 
 // Awaited files.
@@ -207,17 +207,19 @@ pub(crate) const AWAITED_ROOM: u32 = 1024;
 
 // Real-time threads.
 
-/// Long enough for a few requests.
+/// How long a real-time thread sleeps after it has polled in vain for a [`TICK`]. Other threads
+/// execute a few requests in this time.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 
 // Cancelling and closing.
 
-/// This is more checks than a thread needs that is preempted between two steps of a request.
+/// The number of checks whether another thread has made its next step with a request. This is more
+/// than enough if that thread is preempted between two steps.
 pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 
-/// Before the process exits or executes another program, this long is waited for each request that
-/// is known not to sleep and that other threads execute. The thread may itself have one, and be in
-/// a signal handler.
+/// The longest wait for one request before the process exits or executes another program. Only
+/// requests that other threads execute, and that are known not to sleep, are waited for. The
+/// calling thread may itself execute one of them, if it is in a signal handler.
 pub(crate) const LEAVE_US: u64 = 100_000;
 /// After this time, a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);

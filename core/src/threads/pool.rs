@@ -1,10 +1,10 @@
 //! The workers of this process: two pools that serve the contexts in turn. One is for work that
 //! ends by itself, and one for [work that may wait without end](Work::MayWait).
 //!
-//! A context that needs a worker is in a queue, once. A worker takes the first context, executes
-//! one of its requests (or some cold reads, or one turn with its baton), and puts it back at the
-//! end if it needs more. So a busy context does not delay the others. The lock covers the queue and
-//! the list of idle workers only. It is never held across a system call.
+//! A context that needs a worker is in a queue, once. A worker takes the first context, and
+//! executes one of its requests, some cold reads, or one turn with its baton. If the context needs
+//! more, the worker puts it back at the end. So a busy context does not delay the others. The lock
+//! covers the queue and the list of idle workers only. It is never held across a system call.
 //!
 //! A worker that is found to wait without end is released: it no longer counts, and another one may
 //! take its place. The total number has a limit of its own.

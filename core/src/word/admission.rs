@@ -10,14 +10,15 @@ use crate::sync::{Mutex, lock};
 #[derive(Debug)]
 pub(crate) struct Admission<T> {
     line: Mutex<AdmissionLine<T>>,
-    /// Requests in the line, and the one that a thread has taken and not passed on yet.
+    /// Counts the requests in the line, and one that a thread has taken and not passed on yet.
     waiting: Handover,
 }
 
 #[derive(Debug)]
 struct AdmissionLine<T> {
     requests: VecDeque<T>,
-    /// Withdrawn requests in the line; briefly one less for each that is about to be counted.
+    /// The number of withdrawn requests in the line. A withdrawn request may leave the line before
+    /// it is counted. Then the number is one too low for a moment.
     withdrawn: isize,
 }
 
@@ -85,7 +86,7 @@ impl<T> Admission<T> {
     /// request may have room. Withdrawn requests stay in the line for a while. Now and then they
     /// are removed, and returned to the caller.
     pub(crate) fn note_withdrawn(&self, is_withdrawn: impl Fn(&T) -> bool) -> Vec<T> {
-        /// Fewer are not worth removing.
+        /// Fewer withdrawn requests stay in the line, because removing them visits all requests.
         const FEW: isize = 64;
         let mut line = lock(&self.line);
         line.withdrawn += 1;

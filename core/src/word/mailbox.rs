@@ -52,7 +52,8 @@ impl Mailbox {
             return None;
         }
         let next = (now | field | if alone { ALONE } else { 0 }).wrapping_add(USE);
-        // Release: the slot's contents. Ordered with the sleepers' flag, as for the baton.
+        // Release: the thread that takes the slot sees its contents. The exchange is also ordered
+        // with the sleepers' flag, as for the baton.
         let swap = self.0.compare_exchange(now, next, Ordering::SeqCst, Ordering::Relaxed);
         swap.ok().map(|now| now & WATCHED != 0)
     }

@@ -11,8 +11,8 @@ use crate::sync::{AtomicU64, Ordering};
 const TAKEN: u64 = 1;
 const SLOT: u64 = 0xffff_ffff << 1;
 const FD_SHIFT: u32 = 33;
-/// Descriptors that can be synced at the same time with others waiting; for a further one, none
-/// waits.
+/// The number of descriptors on which fsyncs can wait for another fsync. Each fsync of a further
+/// descriptor is executed alone.
 const SEATS: usize = 8;
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Seats {
             while now & !SLOT == taken {
                 link(newest(now));
                 let waiting = taken | (u64::from(slot) + 1) << 1;
-                // Release: the link, and the request.
+                // Release: the thread at the seat sees the link and the request.
                 match seat.compare_exchange(now, waiting, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => return Ok(()),
                     Err(changed) => now = changed,

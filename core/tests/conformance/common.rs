@@ -395,7 +395,7 @@ fn sleeps(but: &str) -> Option<BTreeMap<OsString, u64>> {
 /// and none woke in between.
 pub fn none_wakes(but: &str) -> bool {
     let before = sleeps(but);
-    // Long enough for anything that happens now and then.
+    // A thread that wakes periodically wakes in this time.
     std::thread::sleep(Duration::from_millis(500));
     before.is_some() && sleeps(but) == before
 }

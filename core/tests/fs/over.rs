@@ -16,7 +16,7 @@ use uringlet::fs::{self, BufResult, File, Fs};
 use crate::executors::Executor;
 use crate::{file_of, pipe};
 
-/// Long enough for anything that ends.
+/// A time limit that only an operation that hangs exceeds.
 const LONG: Duration = Duration::from_secs(600);
 
 pub fn make_fifo(path: &Path) {

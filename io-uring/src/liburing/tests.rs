@@ -1,5 +1,6 @@
-//! A ring in memory of the test's own. One thread submits, as liburing's manual allows, while
-//! another one acts as the kernel, and reaps. For Miri, too: no call is made.
+//! A ring in the test's memory. One thread submits while another one reaps, which liburing's manual
+//! allows. The thread that reaps also acts as the kernel. Miri can run this: there is no system
+//! call.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -185,11 +185,11 @@ impl Fields {
         addr3: u64 = 6, 0;
     }
 
-    /// A read or a write at an offset, if the entry is no more than that.
+    /// The entry as a read or a write at an offset. `None`: it is another operation, or has flags.
     #[inline]
     pub(crate) fn plain_transfer(&self) -> Option<Sqe> {
-        // The operation, with flags and a priority; and flags of the operation, and an index, an
-        // identity or a slot.
+        // The low half of word 0: operation, flags and priority. Word 5: the index of a buffer, a
+        // personality and a slot.
         let is_plain = PLAIN.contains(&(self.0[0] as u32)) && self.0[5] == 0;
         (is_plain && self.op_flags() == 0).then(|| self.sqe())
     }

@@ -396,7 +396,8 @@ impl Core {
                 if let Some(at) = found.filter(|_| look >= CANCEL_TRIED_TRIES)
                     && stage == Some(Stage::Tried)
                 {
-                    // This thread may be the one that is to try it. It ends in place of a wait.
+                    // This thread may be the one that should try the request, so it stops looking.
+                    // If the try would wait, the request then ends with ECANCELED.
                     locked.request(at).refused = -libc::ECANCELED;
                     stage = Some(Stage::Ends);
                 }

@@ -1,6 +1,6 @@
-//! The lock of a ring: only memory is read and written under it. Work that can wait is put into a
-//! list of tasks, and done without it. Threads that serve other rings, too, bring mail and never
-//! wait.
+//! The lock of a ring. A thread that has it only reads and writes memory. Work that may block is
+//! put into a list of tasks, and done after the lock is released. A thread that serves several
+//! rings never waits for the lock: it leaves its message as mail if another thread has the lock.
 
 use std::ptr::null;
 use std::sync::atomic::{Ordering, fence};

@@ -1,11 +1,10 @@
 //! One ring: its requests, from the entry to the completion.
 //!
-//! Everything is under one lock, which is held for memory only. Work that can wait, and calls of
-//! the engine, are put into lists, and done without the lock. Threads that serve other rings, too,
-//! never wait for it.
+//! One lock protects everything. A thread that has it only reads and writes memory. Work that may
+//! block, and calls of the engine, are put into lists, and done after the lock is released. Threads
+//! that serve several rings never wait for the lock.
 //!
-//! Each file knows those above it in this list, and none below. A test of the command's checks
-//! that.
+//! Each file knows the files above it in this list, and none below. A test of `cli` checks that.
 //!
 //! | file | what it has |
 //! |---|---|

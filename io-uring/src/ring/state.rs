@@ -84,7 +84,7 @@ pub(crate) struct State {
     pub(super) is_in_batch: bool,
     /// The number of cancels that ask the engine: nothing is started before they are answered.
     pub(super) asking: u32,
-    /// Requests that the engine has, by what may overtake them: [`Overtaken`].
+    /// The number of requests that the engine has, for each kind of [`Overtaken`].
     pub(super) in_front: [u32; 2],
     /// Tags whose files and buffers have lost their last user.
     pub(super) tags: Vec<u64>,
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// Has the engine requests that no read (or write) behind them is to overtake?
+    /// Does the engine have requests that a later read (or write) must not overtake?
     #[inline]
     pub(super) fn is_in_front_of(&self, write: bool) -> bool {
         let [reads, others] = self.in_front;
@@ -490,7 +490,7 @@ impl Locked<'_> {
         Some(Sqe { fd, ..sqe })
     }
 
-    /// The engine is about to get a request, which later ones may not overtake.
+    /// The engine is about to get a request. Notes which later requests may overtake it.
     #[inline]
     pub(super) fn is_for_engine(&mut self, at: u32) {
         let request = self.request(at);

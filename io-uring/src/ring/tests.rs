@@ -564,7 +564,7 @@ fn every_entry_of_random_programs_has_one_completion_in_its_order_and_leaves_not
     }
 }
 
-/// The thread that cancels may be the one that is to try the request.
+/// The thread that cancels may be the one that should try the request.
 #[test]
 fn a_request_that_is_cancelled_while_it_is_tried_ends_in_place_of_a_wait() {
     let mut model = Model::new(1);

@@ -135,7 +135,8 @@ pub(super) struct Request {
     pub(super) notice: Option<i32>,
     /// Nothing is started before this cancel is answered.
     pub(super) asks: bool,
-    /// The engine has the request or is about to get it, and later requests must not overtake it.
+    /// What may overtake this request. Set from shortly before the engine gets the request until it
+    /// ends.
     pub(super) in_front: Option<Overtaken>,
 }
 

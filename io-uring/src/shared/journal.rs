@@ -42,7 +42,7 @@ impl Record {
         self.state.store(LIVE, Ordering::Release);
     }
 
-    /// A request is in flight that was taken before the journal was kept.
+    /// A request was taken before the journal was kept, and is still in flight.
     pub(crate) fn live(&self, user_data: u64) {
         self.user_data.store(user_data, Ordering::Relaxed);
         self.taken();

@@ -61,7 +61,7 @@ impl Page {
             if was_busy && now != gone {
                 return Claim::Held(now);
             }
-            // Acquire: what the former owner has written.
+            // Acquire: this process sees what the former owner has written.
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
             match self.owner.compare_exchange_weak(now, me | BUSY, success, failure) {
                 Ok(_) if is_mine => return Claim::Kept,

@@ -4,10 +4,11 @@ use crate::request::{Request, Requests};
 use crate::router::tuning::TOGETHER;
 use crate::sqe::opcode;
 
-/// How many of the first of these requests go to the kernel with one call. `in_kernel` were handed
-/// over before, and `queued` are left. The block layer merges adjacent requests of one file. Of
-/// these, half of all go, so that the device has one half while the program gets the other. Of
-/// other requests, as many go as the kernel has, to keep the device busy meanwhile.
+/// The number of these requests, from the first on, that go to the kernel with one call.
+/// `in_kernel` requests were handed over before, and `queued` more wait. The block layer merges
+/// adjacent requests of one file. Up to half of all requests go if they are adjacent: the device
+/// works on one half while the program gets the other. Otherwise as many go as the kernel has, to
+/// keep the device busy.
 pub(super) fn together(requests: Requests<'_>, in_kernel: usize, queued: usize) -> usize {
     let all = requests.iter().map(|(_, request)| request);
     let pairs = all.clone().zip(all.skip(1));

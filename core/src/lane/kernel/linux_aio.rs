@@ -112,7 +112,7 @@ impl LinuxAio {
         let places = self.places;
         let within = |place: u32| if place < places { place } else { place % places };
         let mut head = within(header.head.load(Ordering::Relaxed));
-        // Acquire: the events before the tail.
+        // Acquire: this thread sees the events that the kernel has written before the tail.
         let tail = within(header.tail.load(Ordering::Acquire));
         let mut n = 0;
         while head != tail && n < done.len() {
