@@ -3,10 +3,10 @@
 #
 # First the tests of the queues, the request slots and the small protocols, each with several
 # schedules. Then the whole engine: awaited operations, the stress test of the conformance suite,
-# and a part of its tests of operations. The kernel is a stand-in (core/src/sys/miri.rs), and the
-# part uses no more than that. Of the front ends, tests that make no system call of their own. With
-# --quick one schedule of each; with TESTs, only those of the library's own tests. Needs rustup;
-# adds the components that it uses to the nightly toolchain.
+# and the tests of operations that the stand-in for the kernel (core/src/sys/miri.rs) has. Then the
+# tests of the front ends that make no system call of their own. --quick runs one schedule of each;
+# TESTs are names of the library's own tests, and only these run. Needs rustup; adds the components
+# that it uses to the nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

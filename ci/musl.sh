@@ -62,7 +62,7 @@ unmounted
 rm -rf --one-file-system -- "$place"
 mkdir -p -- "$place"/{bin,dev,etc,proc,tests,tmp} "$place$target/$triple/tmp"
 cp -- "$work/busybox/bin/busybox" "$place/bin/"
-# Two tests of awaited files read these.
+# Two tests of awaited files read these sources.
 mkdir -p -- "$place$root"/{core/src,docs}
 cp -r -- core/src/fs "$place$root/core/src/"
 cp -- docs/coming-from.md "$place$root/docs/"

@@ -26,7 +26,7 @@ struct Thread {
     /// Unique in the process; 0 until the thread submits.
     number: Cell<u32>,
     registered: [Cell<usize>; REGISTERED],
-    /// The handles of rings that it has submitted to, the last one first.
+    /// The handles of rings that the thread has submitted to, the last one first.
     entered: [Cell<usize>; ENTERED],
     /// The thread has submitted to other rings, too.
     entered_more: Cell<bool>,

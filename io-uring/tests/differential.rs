@@ -48,7 +48,7 @@ programs! {
     provided pulses raw_poll seats setup shared streams tags threads timeouts transfers untried
 }
 
-/// Where `uringlet run` leaves the rings to the kernel.
+/// `uringlet run` leaves the rings to the kernel here.
 #[test]
 fn rings_that_are_left_to_the_kernel_are_the_kernels() {
     let test = "rings_that_are_left_to_the_kernel_are_the_kernels";

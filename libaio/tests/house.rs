@@ -72,7 +72,7 @@ fn in_place_of_the_library_file() {
     ];
     let output = command(&program, &variables).output().expect("timeout(1)");
     assert!(answers(&output).contains("write to full: res -ENOSPC\n"), "ours answers otherwise");
-    // The calls by number, which libc would make, are tested as well.
+    // A program that makes the system calls with syscall(2) is tested as well.
     let program = compile("c/syscall.c", folder.path(), &["-laio"]);
     let output = command(&program, &variables).output().expect("timeout(1)");
     assert!(answers(&output).contains("the same context through libaio: res 4096\n"));

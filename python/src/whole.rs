@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(next_length(0, None, 0), FIRST);
         assert_eq!(next_length(FIRST, None, 0), 2 * FIRST);
         assert_eq!(next_length(100, Some(5000), 0), 5000);
-        // The file was cut meanwhile.
+        // The file was truncated meanwhile.
         assert_eq!(next_length(FIRST, Some(7), 0), 2 * FIRST);
         assert_eq!(next_length(usize::MAX, None, 0), usize::MAX);
     }

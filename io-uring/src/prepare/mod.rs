@@ -208,9 +208,9 @@ impl Fields {
 /// The reason for refusing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// No ring accepts the entry; the errno.
+    /// The errno of an entry that no ring accepts.
     Malformed(i32),
-    /// A ring does not accept the entry, although it allows the operation and the flags; the errno.
+    /// The errno of an entry whose operation and flags the ring allows.
     Errno(i32),
 }
 

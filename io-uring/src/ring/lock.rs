@@ -134,7 +134,7 @@ impl Locked<'_> {
     fn read_all(&mut self) {
         // The thread that brought the mail has not woken the waiters, or has woken them too early.
         self.state.to_wake = true;
-        // This thread did not cause it.
+        // Completions of the mail count as caused by the thread that brought it.
         let _other = Mark::<ENTERED>::new(null());
         self.core.inbox.take().for_each(|mail| self.read(mail));
     }

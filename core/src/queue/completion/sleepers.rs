@@ -248,7 +248,7 @@ impl Completions {
     ) -> SleepEnd {
         match mask.map(|mask| self.sleep_masked(sleeper, time, mask)) {
             Some(Ok(end)) => end,
-            // No descriptor is free: the mask cannot be set, but time can pass.
+            // No descriptor is free. The thread sleeps without the mask.
             None | Some(Err(_)) => self.sleep(sleeper, time),
         }
     }

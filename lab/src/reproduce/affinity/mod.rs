@@ -298,7 +298,7 @@ fn measure(
     bar.finish_and_clear();
 }
 
-/// The kernel's own switch, of each disk of the file.
+/// The paths of `queue/rq_affinity` for each disk of the file: the kernel's own switch.
 struct Switch(Vec<PathBuf>);
 
 /// Restores the kernel's switches.
