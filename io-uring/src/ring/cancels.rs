@@ -11,6 +11,12 @@ use crate::prepare::{self, Match};
 use crate::sys;
 
 impl Match {
+    /// Does the cancel mean requests with its user data only?
+    fn is_by_user_data(&self) -> bool {
+        let has = |flag| self.flags & flag != 0;
+        !has(cancel::ANY) && (has(cancel::USERDATA) || !has(cancel::FD) && !has(cancel::OP))
+    }
+
     /// `is_on_it`: does this number name the cancel's file?
     fn is(&self, request: &Request, mut is_on_it: impl FnMut(i32) -> bool) -> bool {
         let has = |flag| self.flags & flag != 0;
@@ -20,8 +26,7 @@ impl Match {
         if has(cancel::OP) && request.opcode != self.opcode {
             return false;
         }
-        let by_user_data = has(cancel::USERDATA) || !has(cancel::FD) && !has(cancel::OP);
-        if by_user_data && request.user_data != self.user_data {
+        if self.is_by_user_data() && request.user_data != self.user_data {
             return false;
         }
         !has(cancel::FD) || prepare::has_file(request.opcode) && is_on_it(request.number())
@@ -78,14 +83,23 @@ impl Locked<'_> {
             Stage::Ends => !request.is_cancelled_once(),
             _ => false,
         };
-        let is_meant = |(at, request): &(u32, &Request)| {
-            *at != except && reachable(request) && what.is(request, &mut is_on_it)
+        let mut is_meant = |at: u32| {
+            let request = &self.requests[at as usize];
+            at != except && reachable(request) && what.is(request, &mut is_on_it)
+        };
+        let (mut by_user_data, mut all);
+        let meant: &mut dyn Iterator<Item = u32> = if what.is_by_user_data() {
+            by_user_data = self.by_user_data.all(what.user_data).filter(|&at| is_meant(at));
+            &mut by_user_data
+        } else {
+            all = self.live().map(|(at, _)| at).filter(|&at| is_meant(at));
+            &mut all
         };
         if !what.is_for_all() {
-            return Ok(self.live().find(is_meant).map(|(at, _)| at).into_iter().collect());
+            return Ok(meant.next().into_iter().collect());
         }
         let mut found: Vec<(u32, u32)> =
-            self.live().filter(is_meant).map(|(at, request)| (request.generation, at)).collect();
+            meant.map(|at| (self.requests[at as usize].generation, at)).collect();
         found.sort_unstable();
         Ok(found.into_iter().map(|(_, at)| at).collect())
     }

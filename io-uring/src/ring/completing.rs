@@ -173,9 +173,8 @@ impl Locked<'_> {
         self.leave_line(at);
         let (core, state) = (self.core, &mut *self.state);
         let request = &mut state.requests[at as usize];
-        if request.opcode == op::POLL_ADD {
-            state.polls.remove(&(request.user_data, at));
-        }
+        state.by_user_data.remove(at);
+        state.by_number.remove(at);
         request.stage = Stage::Free;
         request.plan = Plan::Nop(0);
         (request.call, request.target_slot, request.submitter) = (None, None, 0);

@@ -97,8 +97,14 @@ impl Locked<'_> {
     /// Requests on these numbers get duplicates of the descriptors. Without a duplicate, a request
     /// has its number only.
     fn keep_files(&mut self, fds: &RangeInclusive<i32>) {
-        let mut known: Vec<(i32, File)> = Vec::new();
-        for request in &mut self.state.requests {
+        let (mut known, mut lines) = (Vec::<(i32, File)>::new(), Vec::new());
+        let all: Vec<u32> = if fds.start() == fds.end() {
+            self.by_number.all(*fds.start() as u64).collect()
+        } else {
+            (0..self.requests.len() as u32).collect()
+        };
+        for at in all {
+            let request = self.request(at);
             let waits = matches!(
                 request.stage,
                 Stage::Ready | Stage::Behind | Stage::Tried | Stage::Engine | Stage::Poll(_)
@@ -114,8 +120,9 @@ impl Locked<'_> {
                 known.last().map(|(_, file)| file.clone())
             });
             let Some(file) = file else { continue };
+            lines.extend(request.line.map(|line| (line, file.descriptor.number())));
             request.file = Some(Arc::new(Registered { value: file, tag: 0 }));
         }
-        self.move_lines(&known);
+        lines.into_iter().for_each(|(line, to)| self.move_line(line, to));
     }
 }

@@ -170,6 +170,8 @@ impl Locked<'_> {
         let request = self.request(at);
         (request.opcode, request.flags, request.fd) = (fields.opcode(), 0, fields.fd());
         (request.user_data, request.thread) = (fields.user_data(), thread);
+        self.list(at);
+        self.list_number(at);
         at
     }
 

@@ -7,7 +7,6 @@ use super::state::Locked;
 use super::types::{Line, Stage, Task};
 use crate::calls::Call;
 use crate::chains::NONE;
-use crate::files::File;
 use crate::sockets::Socket;
 
 impl Locked<'_> {
@@ -81,21 +80,16 @@ impl Locked<'_> {
         }
     }
 
-    /// Requests on these numbers have got duplicates of the descriptors.
-    pub(super) fn move_lines(&mut self, moved: &[(i32, File)]) {
-        for (fd, file) in moved {
-            let lines: Vec<Line> =
-                self.lines.keys().copied().filter(|line| line.0 == *fd).collect();
-            for line in lines {
-                let Some(ends) = self.lines.remove(&line) else { continue };
-                let (to, mut at) = ((file.descriptor.number(), line.1), ends[0]);
-                while at != NONE {
-                    let request = self.request(at);
-                    request.line = Some(to);
-                    at = request.in_line[0];
-                }
-                self.lines.insert(to, ends);
-            }
+    /// A request of this line has got a duplicate of its descriptor, with the number `to`. So have
+    /// the others of the line.
+    pub(super) fn move_line(&mut self, line: Line, to: i32) {
+        let Some(ends) = self.lines.remove(&line) else { return };
+        let (to, mut at) = ((to, line.1), ends[0]);
+        while at != NONE {
+            let request = self.request(at);
+            request.line = Some(to);
+            at = request.in_line[0];
         }
+        self.lines.insert(to, ends);
     }
 }

@@ -9,6 +9,7 @@
 //! | file | what it has |
 //! |---|---|
 //! | `types` | requests, mail, tasks |
+//! | `index` | finds requests by a key |
 //! | `state` | what a ring knows, under its lock and beside it |
 //! | `batch` | entries, prepared before the lock is taken |
 //! | `resources` | files and buffers in slots |
@@ -35,6 +36,7 @@ mod completing;
 mod descriptors;
 mod drive;
 mod fast;
+mod index;
 mod issue;
 mod leave;
 mod lines;

@@ -8,7 +8,7 @@ use uringlet::front::Alongside;
 use uringlet::{Sqe, front};
 
 use super::state::{Core, Locked};
-use super::types::Stage;
+use super::types::{Request, Stage};
 use crate::abi::{self, op, poll};
 use crate::memory::Word;
 use crate::prepare::Plan;
@@ -100,8 +100,8 @@ impl Locked<'_> {
     /// Starts a poll. If the file may have a server, a thread that nobody waits for asks it, and
     /// the first event ends the poll.
     pub(super) fn issue_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
-        let (fd, user_data) = (self.number(at), self.request(at).user_data);
-        self.state.polls.insert((user_data, at));
+        let fd = self.number(at);
+        self.list_number(at);
         if !front::poll_may_wait(fd) {
             return self.begin_poll(at, watch);
         }
@@ -178,11 +178,12 @@ impl Locked<'_> {
     /// Removes a poll, or changes it.
     pub(super) fn update_poll(&mut self, old: u64, new: u64, events: u32, flags: u32) -> i32 {
         let is_it = |at: &u32| {
-            let stage = &self.state.requests[*at as usize].stage;
-            matches!(stage, Stage::Poll(_) | Stage::Ends | Stage::Ready | Stage::Engine)
+            let Request { opcode, stage, .. } = &self.state.requests[*at as usize];
+            *opcode == op::POLL_ADD
+                && matches!(stage, Stage::Poll(_) | Stage::Ends | Stage::Ready | Stage::Engine)
         };
-        let mut all = self.state.polls.range((old, 0)..=(old, u32::MAX)).map(|&(_, at)| at);
-        let Some(at) = all.find(is_it) else { return -libc::ENOENT };
+        let found = self.state.by_user_data.all(old).find(is_it);
+        let Some(at) = found else { return -libc::ENOENT };
         if !matches!(self.request(at).stage, Stage::Poll(_)) {
             return -libc::EALREADY;
         }
@@ -192,8 +193,8 @@ impl Locked<'_> {
         }
         if flags & poll::UPDATE_USER_DATA != 0 {
             self.request(at).user_data = new;
-            self.state.polls.remove(&(old, at));
-            self.state.polls.insert((new, at));
+            self.state.by_user_data.remove(at);
+            self.list(at);
         }
         if flags & poll::UPDATE_EVENTS != 0 {
             // Multishot and level-triggered modes stay as they were.

@@ -20,6 +20,7 @@ impl Locked<'_> {
     /// Begins a call on a socket. `None`: it ends later.
     pub(super) fn issue_socket(&mut self, at: u32) -> Option<i32> {
         let (number, socket) = self.socket(at)?;
+        self.list_number(at);
         // Without a buffer, it would not wait for earlier requests.
         let ends = !socket.polls_first && self.lacks_buffer(at);
         if socket.is_in_line() && !ends {

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use uringlet::Sqe;
 use uringlet::front::{Entry, Handover, Instance, OwnDescriptor, Readiness};
 
+use super::index::Index;
 use super::types::{Line, Mail, Overtaken, Registry, Request, Stage, Task, Try};
 use crate::abi::{self, op, setup, sq};
 use crate::buffers::BufferGroups;
@@ -69,8 +70,11 @@ pub(crate) struct State {
     /// The first and the last request of each line for a socket. The first is tried or waits; the
     /// others wait for it.
     pub(super) lines: ByNumber<Line, [u32; 2]>,
-    /// Polls that were started, by their user data.
-    pub(super) polls: BTreeSet<(u64, u32)>,
+    /// Requests that have not ended.
+    pub(super) by_user_data: Index,
+    /// Requests that use a descriptor number of the program's, and may be in flight when the
+    /// program closes it.
+    pub(super) by_number: Index,
     pub(super) tasks: Vec<Task>,
     /// Reads of the submit that has the lock, and a write behind them.
     pub(super) tries: Vec<Try>,
@@ -122,7 +126,8 @@ impl State {
             chains: Chains::new(),
             ready: VecDeque::new(),
             lines: ByNumber::default(),
-            polls: BTreeSet::new(),
+            by_user_data: Index::default(),
+            by_number: Index::default(),
             tasks: Vec::new(),
             tries: Vec::new(),
             submits: false,
@@ -446,6 +451,22 @@ impl Locked<'_> {
         at
     }
 
+    /// The user data of the request is known: cancels and updates find it.
+    #[inline]
+    pub(super) fn list(&mut self, at: u32) {
+        let user_data = self.request(at).user_data;
+        self.state.by_user_data.add(at, user_data);
+    }
+
+    /// The request may be in flight when the program closes its descriptor.
+    #[inline]
+    pub(super) fn list_number(&mut self, at: u32) {
+        let Request { fd, ref file, .. } = *self.request(at);
+        if file.is_none() {
+            self.state.by_number.add(at, fd as u64);
+        }
+    }
+
     pub(super) fn end_chain(&mut self) {
         let state = &mut *self.state;
         state.chains.end(&state.requests);
@@ -472,6 +493,7 @@ impl Locked<'_> {
     pub(super) fn make_ready(&mut self, at: u32) {
         let request = self.request(at);
         request.stage = Stage::Ready;
+        self.list_number(at);
         self.is_for_engine(at);
         self.state.ready.push_back(at);
         self.core.handover.add();

@@ -79,6 +79,7 @@ impl Locked<'_> {
             return core.has(setup::SQPOLL);
         };
         batch.consumed += 1;
+        self.list(at);
         self.journal_taken(at, place);
         // A poller continues where the batch of a call would end.
         self.assemble(at, prepared, thread) || core.has(setup::SUBMIT_ALL | setup::SQPOLL)

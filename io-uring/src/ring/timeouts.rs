@@ -112,15 +112,12 @@ impl Locked<'_> {
 
     pub(super) fn change_timeout(&mut self, of: u64, update: Option<(u64, u32)>) -> i32 {
         let of_link = update.is_some_and(|(_, flags)| flags & timeout::LINK_UPDATE != 0);
-        let is_it = |request: &Request| {
-            request.user_data == of
-                && match request.stage {
-                    Stage::Timer(_) => !of_link,
-                    Stage::LinkTimer(_) => of_link,
-                    _ => false,
-                }
+        let is_it = |at: &u32| match self.state.requests[*at as usize].stage {
+            Stage::Timer(_) => !of_link,
+            Stage::LinkTimer(_) => of_link,
+            _ => false,
         };
-        let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
+        let found = self.state.by_user_data.all(of).find(is_it);
         let Some(at) = found else { return -libc::ENOENT };
         let Some((time, flags)) = update else {
             self.remove(at);
