@@ -20,7 +20,7 @@ use super::worker::{Behind, call};
 use crate::sqe::Sqe;
 use crate::sys;
 
-/// Bytes of one call, and of one copy to aligned memory.
+/// The maximum number of bytes of one call, and of one copy to aligned memory.
 const PART: usize = 8 << 20;
 const COPIED: usize = 1 << 20;
 
@@ -39,16 +39,16 @@ impl File {
     /// is closed with the last handle, also by [`File::into_std`]. The close releases the record
     /// locks (fcntl(2)) that the process has on the file.
     ///
-    /// With direct calls, this crate would read, change and write an end. That is one more call for
-    /// each end, and concurrent writes to the block would be lost. The last block would make the
-    /// file too long, until a further call had cut it.
+    /// Without that descriptor, this crate would have to read, change and write each end with
+    /// direct calls. That is one more call for each end, and concurrent writes to the block would
+    /// be lost. The last block would make the file too long, until a further call had cut it.
     ///
     /// # Beside other writes
     /// - A write of this kind and a buffered write of any process leave each other's bytes alone if
     ///   they have no byte in common. Both may be in the same block.
-    /// - Where several of this kind overlap, each byte is that of one of them. Parts of the range
-    ///   may be of different ones.
-    /// - A direct [`write_at`](File::write_at) is to be over before a byte of the same page is
+    /// - Where several writes of this kind overlap, each byte comes from one of them. Different
+    ///   bytes may come from different writes.
+    /// - A direct [`write_at`](File::write_at) must be over before a byte of the same page is
     ///   written this way, and the other way round: the kernel does not keep them apart.
     ///
     /// This holds for file systems that do not let a buffered and a direct write of a file run at

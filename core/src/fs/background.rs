@@ -28,8 +28,8 @@ impl<T: AtGate> BackgroundGate<T> {
         Self { waiting: Admission::new(), passed: AtomicUsize::new(0), max }
     }
 
-    /// Does no operation wait here? Called after [`BackgroundGate::leave`], with a fence between;
-    /// otherwise [`BackgroundGate::made_room`] checks.
+    /// Does no operation wait here? Called after [`BackgroundGate::leave`], with a fence between.
+    /// Without a fence, call [`BackgroundGate::made_room`], which has one.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -92,8 +92,8 @@ impl<T: AtGate> BackgroundGate<T> {
         gone.into_iter().for_each(T::forget);
     }
 
-    /// As [`BackgroundGate::pass_on`], by the one thread that does it. Withdrawn operations go to
-    /// `gone`. False: an operation is left.
+    /// As [`BackgroundGate::pass_on`], by the one thread that passes operations on now. Withdrawn
+    /// operations go to `gone`. False: an operation is left.
     fn pass_on_now(&self, gone: &mut Vec<T>, start: &impl Fn(T)) -> bool {
         loop {
             let mut is_admitted = false;

@@ -25,11 +25,11 @@ use crate::process;
 use crate::sync::lock;
 use crate::sys;
 
-/// The number of units that a worker takes at a time.
+/// The number of units (files or directories) that a worker takes at a time.
 const PART: usize = 16;
-/// Where reads wait for the device: the number of files that a worker opens, and has the kernel
-/// read ahead, before it reads the first of them. The device then has more requests than there are
-/// workers, and it can join those of neighbouring files.
+/// The number of files that a worker opens at a time if reads wait for the device. The kernel reads
+/// all of them ahead before the worker reads the first. The device then has more requests than
+/// there are workers, and it can join those of neighbouring files.
 const AT_ONCE: usize = 8;
 /// The maximum number of workers of one batch, if each mostly waits for a device.
 const WORKERS: usize = 32;
@@ -38,10 +38,10 @@ const AHEAD: u64 = 64 << 20;
 const SIZE: u64 = 4 << 10;
 
 /// Reads many whole files. Each is opened, read and closed by one thread. A few threads do it for
-/// all of them: as many as there are CPUs, or up to 32 if they wait for the device. Each of these
-/// has at most 8 files open, and only one while half of RLIMIT_NOFILE is in use.
+/// all of them: as many as there are CPUs, or up to 32 if they wait for the device. Each thread has
+/// at most 8 files open, and only one while half of RLIMIT_NOFILE is in use.
 ///
-/// The results come as they are there, each with the number of its path:
+/// The results come as they become ready, each with the number of its path:
 ///
 /// ```
 /// use uringlet::fs;
@@ -69,7 +69,7 @@ pub fn read_many(
     Many::of_paths(paths, weight, Some(look_ahead), read_now)
 }
 
-/// What is known of many files, as [`metadata`](super::metadata()), each with the number of its
+/// The metadata of many files, as from [`metadata`](super::metadata()), each with the number of its
 /// path.
 ///
 /// # Errors
@@ -98,7 +98,7 @@ pub fn metadata_many(
 /// ```
 ///
 /// # Errors
-/// A directory that cannot be read is an error among the entries; the others go on.
+/// A directory that cannot be read is an error among the entries; the walk goes on.
 pub fn walk(path: impl AsRef<Path>) -> Many<Result<DirEntry, WalkError>> {
     Many::of_tree(path.as_ref(), false)
 }
@@ -180,12 +180,12 @@ struct BatchShared<T> {
 }
 
 struct BatchState<T> {
-    /// The next unit is the last.
+    /// Units that no worker has taken; the next one is at the end.
     todo: Vec<BatchUnit>,
     done: VecDeque<T>,
-    /// The size of the finished results.
+    /// The size in bytes of the finished results that nobody has taken.
     weight: u64,
-    /// The number of workers that is worth it.
+    /// The number of workers that would make the batch faster.
     wanted: usize,
     task: Option<Waker>,
 }
@@ -198,7 +198,7 @@ struct BatchSink<'a, T> {
 }
 
 impl<T> BatchSink<'_, T> {
-    /// Wakes the task for the results that are ready.
+    /// Hands the worker's results and new units over, and wakes the task.
     fn flush(&mut self) {
         if self.items.is_empty() && self.more.is_empty() {
             return;
@@ -214,16 +214,17 @@ impl<T> BatchSink<'_, T> {
 }
 
 impl<T> BatchPlan<T> {
-    /// Prepares the units that are worked on next. The last one comes first, as in the work.
+    /// Prepares the units that are worked on next, from the last one to the first, as the work
+    /// goes.
     fn look_ahead(&self, header: &Header, units: &mut [BatchUnit]) {
         let Some(ahead) = self.ahead else { return };
-        // The upper half of the numbers is left to other workers, and to the rest of the program.
+        // The upper half of the descriptor numbers is left to other workers, and to the program.
         let half = sys::descriptor_limit() / 2;
         for unit in units.iter_mut().rev() {
             let looked = unit.name().and_then(|name| ahead(header, &name)).ok();
             unit.looked = looked.filter(|(file, _)| (file.as_raw_fd() as u64) < half);
             if unit.looked.is_none() {
-                // The open files are read first.
+                // The files that are open now are read before further ones are opened.
                 return;
             }
         }
@@ -231,7 +232,7 @@ impl<T> BatchPlan<T> {
 }
 
 impl<T> BatchShared<T> {
-    /// A worker's main loop: units, as long as there are any, and somebody takes the results.
+    /// A worker's main loop. It ends if there are no units, or if nobody takes the results.
     fn run(&self, header: &Header) {
         let mut waits = false;
         loop {
@@ -262,7 +263,7 @@ impl<T> BatchShared<T> {
                 (Some(before), Some(now)) => now.sleeps - before.sleeps,
                 _ => 0,
             };
-            // Of files that are read ahead, only a few are waited for.
+            // Few reads of files that were read ahead wait, so one sleep is enough then.
             waits = if waits { slept > 0 } else { slept as usize * 2 > count };
             if waits {
                 // This worker waits for the device, so others may start.
@@ -273,9 +274,9 @@ impl<T> BatchShared<T> {
     }
 }
 
-/// Results of many operations, as they come: what [`read_many`], [`metadata_many`] and [`walk`]
-/// give. With the feature `stream` it is a `Stream`. Nothing happens before it is polled. Dropped,
-/// it ends what it has begun soon.
+/// The results of many operations as they become ready, from [`read_many`], [`metadata_many`] and
+/// [`walk`]. With the feature `stream` this is a `Stream`. Nothing happens before the first poll.
+/// If this is dropped, the operations that it has begun end soon.
 pub struct Many<T> {
     shared: Arc<BatchShared<T>>,
     workers: Vec<Op<OnWorker<()>>>,
@@ -300,7 +301,7 @@ impl<T: Send + 'static> Many<T> {
             workers: Vec::new(),
             home: None,
             is_background: false,
-            // This may be the first thing that the process does here.
+            // This may be the process's first call of the library.
             generation: process::enter(),
             turns: Turns::default(),
         }
@@ -313,19 +314,20 @@ impl<T: Send + 'static> Many<T> {
         self
     }
 
-    /// Lets others go before, as [`Op::background`]: its workers are operations in the background.
+    /// Lets other operations go before, as [`Op::background`]: the workers of the batch are
+    /// operations in the background.
     #[must_use]
     pub fn background(mut self) -> Self {
         self.is_background = true;
         self
     }
 
-    /// The next result; `None` behind the last one. If its future is dropped, none is lost.
+    /// The next result; `None` after the last one. If the future is dropped, no result is lost.
     pub async fn next(&mut self) -> Option<T> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`Many::next`], which has the task woken if it is pending.
+    /// As [`Many::next`], but wakes the task if it is pending.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         in_turn(self, context, Self::poll_now)
     }
@@ -337,7 +339,7 @@ impl<T: Send + 'static> Many<T> {
 
     fn poll_now(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<Option<T>> {
         if self.generation != process::generation() {
-            // In the child of a fork(2): its threads are the parent's.
+            // In the child of a fork(2): the workers are threads of the parent.
             return Poll::Ready(None);
         }
         loop {
@@ -365,7 +367,7 @@ impl<T: Send + 'static> Many<T> {
         }
     }
 
-    /// Takes a finished result. If there is room for more, workers go on.
+    /// Takes a finished result. If there is room for further results, one more worker may start.
     fn take(&mut self, task: &Waker) -> Option<T> {
         let mut state = lock(&self.shared.state);
         let item = state.done.pop_front();
@@ -395,7 +397,7 @@ impl<T: Send + 'static> Many<T> {
         self.workers.push(op.submit());
     }
 
-    /// Drops workers that have ended. Returns the error of a worker that has not come.
+    /// Drops workers that have ended. Returns the error of a worker that has failed.
     fn reap(&mut self, task: &Waker) -> Option<io::Error> {
         let mut failed = None;
         for at in (0..self.workers.len()).rev() {
@@ -443,7 +445,7 @@ impl Many<Result<DirEntry, WalkError>> {
     }
 }
 
-/// Reads a directory, and lists the directories in it.
+/// Reads a directory. The directories in it become units of the batch.
 fn list(
     path: &Path,
     with_metadata: bool,

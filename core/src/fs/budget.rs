@@ -2,8 +2,8 @@
 //!
 //! Every future of this module is polled in a turn of its own ([`in_turn`]). A future that is ready
 //! without having been pending uses up some of its thread's budget. No future is told when its
-//! executor runs other tasks. But a deferred future is polled again only after its task was. Until
-//! then every other future on this thread is deferred as well.
+//! executor runs other tasks. But a deferred future is polled again only when the executor runs its
+//! task again. Until then every other future on this thread is deferred as well.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -59,8 +59,8 @@ pub(super) trait HasTurns {
     fn turns(&mut self) -> &mut Turns;
 }
 
-/// Polls by `body`, which adds the work that it does. Pending, with the task woken, if other tasks
-/// have to run first.
+/// Polls with `body`, which adds the work that it does to its last argument. If other tasks have to
+/// run first, wakes the task and returns pending.
 #[inline]
 pub(super) fn in_turn<W: HasTurns, T>(
     what: &mut W,
@@ -78,7 +78,7 @@ pub(super) fn in_turn<W: HasTurns, T>(
     #[cfg(feature = "tokio")]
     let coop = std::task::ready!(tokio::task::coop::poll_proceed(context));
     if let Turns::Deferred = what.turns() {
-        // Dropping it renews the budget.
+        // The drop of `Deferred` renews the budget.
         *what.turns() = Turns::Fresh;
     } else if LEFT.get().hits == 0 {
         *what.turns() = Turns::Deferred;

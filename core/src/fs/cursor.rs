@@ -24,7 +24,8 @@ use super::transfer::{Read, Write};
 /// A write is ready when the kernel has the bytes, and returns its own error. Each write goes to
 /// the engine, with at most as many bytes as the buffer's capacity: use a `BufWriter` for small
 /// writes. **A write whose future was dropped goes on.** If the next write has the same bytes, it
-/// is that write. Any other write comes after the old one, or gets its error.
+/// takes over the dropped write. Any other write begins after the dropped one, or returns its
+/// error.
 ///
 /// A cursor is for files with offsets, not for pipes and sockets. On a file that is open for direct
 /// I/O, reads are widened to its alignment, and writes are those of [`File::write_range_at`].
@@ -225,7 +226,8 @@ impl Cursor {
         self.position += count.min(self.buffered().len()) as u64;
     }
 
-    /// Passes buffered bytes to `take`, which returns the number taken: none if it `is_full`.
+    /// Passes buffered bytes to `take`, which returns the number taken. If the caller's buffer
+    /// `is_full`, no bytes are read.
     fn poll_take(
         &mut self,
         context: &mut Context<'_>,

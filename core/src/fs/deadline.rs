@@ -34,7 +34,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Fixes the deadline of an operation that begins now, if it has not begun.
+    /// Fixes the deadline of an operation that begins now. A deadline that is fixed already stays.
     pub(super) fn fix(&mut self, now: Instant) -> Option<Instant> {
         let at = match *self {
             Self::After(time) => now.checked_add(time),
@@ -146,8 +146,8 @@ impl<O: Operation> From<Elapsed<O>> for io::Error {
 }
 
 impl<O: Operation> Op<O> {
-    /// Ends with [`Elapsed`] if the operation has not ended within `time` of its beginning. It
-    /// begins with its first poll, with [`Timeout::submit`], or with [`Timeout::wait`].
+    /// Ends with [`Elapsed`] if the operation has not ended within `time` of its beginning. The
+    /// operation begins with its first poll, with [`Timeout::submit`], or with [`Timeout::wait`].
     ///
     /// A request that is only queued, or that waits for a pipe, a socket or a thread, is not
     /// executed then. A request that the kernel executes cannot be stopped: the future is ready

@@ -39,7 +39,7 @@ use crate::sys;
 /// dir.rename("draft", &dir, "letter").await?;
 /// // The name survives a crash from here on.
 /// dir.sync_all().await?;
-/// // The old or the new content does, whenever a crash comes.
+/// // A crash leaves the old or the new content.
 /// dir.replace("letter", "other text").await.0?;
 /// assert_eq!(dir.read_to_string("letter").await?, "other text");
 /// # Ok(())

@@ -13,8 +13,9 @@ use super::handle::File;
 use super::wakers::Flights;
 use crate::process;
 
-/// Ready when no detached operation of the process's [`Fs`] is in flight or queued. These are those
-/// of [`Op::detach`](super::Op::detach), and writes of a dropped `Cursor`. As [`Fs::drain`].
+/// Ready when no detached operation of the process's [`Fs`] is in flight or queued. Detached
+/// operations come from [`Op::detach`](super::Op::detach), and from a dropped `Cursor` that was
+/// writing. See [`Fs::drain`].
 ///
 /// The end of `main` ends the process, and cuts off operations in flight. To complete them, wait:
 ///
@@ -40,9 +41,9 @@ impl Fs {
         Drain { fs: Some(self.clone()), turns: Turns::default() }
     }
 
-    /// Refuses further operations from the first poll on, and is ready when all that were begun
-    /// have ended, dropped and detached ones included. After that, this `Fs` changes no file and
-    /// uses no buffer.
+    /// From the first poll on, further operations are refused. The future is ready when all
+    /// operations that were begun have ended, also dropped and detached ones. After that, this `Fs`
+    /// changes no file and uses no buffer.
     ///
     /// ```
     /// use std::time::Duration;

@@ -27,8 +27,9 @@ use crate::{process, sys};
 
 /// The engine for requests of files, and its limits. A handle, cheap to clone.
 ///
-/// The process's own is made when it is first needed; [`FsBuilder::build`] makes others. An `Fs`
-/// lives as long as one of its handles, files or requests. Dropping the last one never blocks.
+/// The process has an `Fs`, which is made when it is first needed; [`FsBuilder::build`] makes
+/// others. An `Fs` lives as long as one of its handles, files or requests. Dropping the last one
+/// never blocks.
 #[derive(Clone)]
 pub struct Fs(Arc<Shared>);
 
@@ -125,7 +126,8 @@ impl FsBuilder {
                 errno: libc::EINVAL,
             });
         }
-        // Places of cancelled requests are free a little later: there are twice as many.
+        // The place of a cancelled request is free a little later, so there are twice as many
+        // places.
         self.of_places(2 * self.in_flight)
     }
 
@@ -246,7 +248,8 @@ impl Drop for Shared {
         if self.line.in_flight.load(Ordering::Acquire) == 0 && !IS_ENDING.get() {
             return self.instance.close();
         }
-        // Dropped operations are in flight, or this thread is ending one: it must not wait.
+        // Dropped operations are in flight, or this thread is ending an operation, so it must not
+        // wait.
         let instance = Arc::clone(&self.instance);
         let kept = Arc::clone(&instance);
         let mask = sys::block_signals();
@@ -274,14 +277,14 @@ pub struct Header {
     entry: UnsafeCell<Entry>,
     bytes: Cell<u64>,
     claim: Claim,
-    /// The operation is one in the background. Offered while it waits at the gate.
+    /// The operation is in the background. While it waits at the gate, its `gate_claim` is offered.
     is_background: bool,
     gate_claim: Claim,
     /// No further request will be made.
     stopped: AtomicBool,
     /// The operation runs to its end though nobody waits, and is counted as detached.
     detached: AtomicBool,
-    /// A call of a worker's.
+    /// The call that a worker makes for the operation, and that a cancel may interrupt.
     interruptible: Interruptible,
     /// The operations of the same file that are in flight.
     flights: Option<Arc<Flights>>,
@@ -314,7 +317,7 @@ impl Counts {
     }
 }
 
-/// A reference of the engine's.
+/// The engine's reference to a slot.
 #[derive(Debug)]
 struct Handle(NonNull<Header>);
 
@@ -427,8 +430,8 @@ impl Header {
         Counts { fs: self.fs.clone(), flights: self.flights.clone(), is_detached }
     }
 
-    /// Makes a call of a worker's, repeated after `EINTR`: a count, or a negative errno. It ends
-    /// with `ECANCELED` when the operation is stopped, if a signal can end it.
+    /// Makes a system call on a worker, and repeats it after `EINTR`. Returns a count or a negative
+    /// errno. When the operation is stopped, a call that a signal can end returns `ECANCELED`.
     pub(super) fn interruptibly(&self, call: impl FnMut() -> sys::Ret) -> i32 {
         self.interruptible.during(|| self.is_stopped(), call)
     }
@@ -438,7 +441,7 @@ impl Header {
         self.interruptible.end();
     }
 
-    /// Takes the request out of the line, if it is there.
+    /// Takes the request out of the line. True: it was there, and the caller owns the payload.
     pub(super) fn withdraw(&self) -> bool {
         let line = &self.fs.0.line;
         if self.gate_claim.claim() {
@@ -484,8 +487,9 @@ struct Line {
 }
 
 impl Line {
-    /// Is there room for a request? A hint that [`Line::admit`] checks again. The request that
-    /// reaches the limit of bytes may exceed it: a larger one has its turn like any other.
+    /// Is there a place for a request? A hint that [`Line::admit`] checks again. The limit of bytes
+    /// is in [`Line::has_bytes`]: the request that reaches it may exceed it, so any size has its
+    /// turn.
     fn has_place(&self, in_flight: usize) -> bool {
         in_flight < self.in_flight_max
     }
@@ -505,7 +509,7 @@ impl Line {
         let is_admitted =
             self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
         if !is_admitted {
-            // Another thread may have found no place meanwhile. The caller passes the line on next.
+            // Another thread may have found no place meanwhile. The caller calls `pass_on` next.
             self.in_flight.fetch_sub(1, Ordering::Release);
         }
         is_admitted
@@ -587,7 +591,7 @@ impl Line {
 
     fn released(&self) {
         self.in_flight.fetch_sub(1, Ordering::Release);
-        // With a fence, which the gate needs, too.
+        // `waits_for_room` has a fence, which the gate needs, too.
         if self.waiting.waits_for_room() {
             self.pass_on();
         }
@@ -603,8 +607,8 @@ impl Line {
         gone.into_iter().for_each(Handle::forget);
     }
 
-    /// As [`Line::pass_on`], by the one thread that does it. Withdrawn requests go to `gone`.
-    /// False: there is no room for a request.
+    /// As [`Line::pass_on`], by the one thread that passes requests on now. Withdrawn requests go
+    /// to `gone`. False: there is no room for a request.
     fn pass_on_now(&self, gone: &mut Vec<Handle>) -> bool {
         loop {
             let mut is_admitted = false;
@@ -643,7 +647,7 @@ impl Line {
         match first {
             None | Some((_, true, _) | (true, _, true)) => true,
             Some((true, false, false)) if in_flight == 0 => {
-                // Places of cancelled requests will be free soon, and no thread will tell.
+                // Places of cancelled requests will be free soon, and no thread will report it.
                 patience.wait();
                 true
             }

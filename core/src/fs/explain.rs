@@ -1,4 +1,4 @@
-//! The lanes of a file's requests, and the reasons.
+//! The lanes of a file's requests (the ways in which the engine executes them), and the reasons.
 
 use std::fmt;
 use std::io;
@@ -47,8 +47,8 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// `EINVAL`: the file belongs to the parent of a fork(2). As [`FsBuilder::build`], if the file
-    /// has no [`Fs`] yet: the process's is made then.
+    /// `EINVAL`: the file belongs to the parent of a fork(2). If the file has no [`Fs`] yet, the
+    /// process's `Fs` is made, with the errors of [`FsBuilder::build`].
     ///
     /// [`FsBuilder::build`]: super::FsBuilder::build
     pub fn explain(&self) -> io::Result<Explain> {

@@ -44,7 +44,7 @@ impl File {
         Self::options().write(true).create(true).truncate(true).open(path)
     }
 
-    /// Creates a file, and opens it for reading and writing. It must not exist.
+    /// Creates a file, and opens it for reading and writing. The file must not exist.
     ///
     /// # Errors
     /// As [`File::open`]. `EEXIST`: the file exists.
@@ -173,7 +173,7 @@ impl File {
     /// Another handle of the same file, like `clone`.
     ///
     /// # Errors
-    /// The function has no other reason: other libraries duplicate the descriptor, which may fail.
+    /// None: the handles share the descriptor. Other libraries duplicate it, which may fail.
     pub async fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
@@ -247,14 +247,14 @@ impl File {
     /// # Errors
     /// As posix_fadvise(2).
     pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Op<Control> {
-        // Room for a length of 64 bits is in the address's place.
+        // The length has 64 bits, so it is in the place of the address.
         let sqe = Sqe::fadvise(self.number(), offset, 0, advice as u32);
         self.control(Sqe { addr: length, ..sqe })
     }
 
     /// Closes the file in the background, and returns the error of close(2), for example that of a
-    /// delayed write. Dropped before it was polled, it closes the file like any drop of the last
-    /// handle.
+    /// delayed write. If the future is dropped before its first poll, the file is closed as by any
+    /// drop of the last handle.
     ///
     /// # Errors
     /// As close(2); the descriptor is closed in any case. `EBUSY`: there are other handles, or
@@ -283,7 +283,7 @@ pub enum Advice {
     WillNeed = libc::POSIX_FADV_WILLNEED,
     /// The data is no longer needed: it may leave the page cache.
     DontNeed = libc::POSIX_FADV_DONTNEED,
-    /// Used once.
+    /// The data is used once.
     NoReuse = libc::POSIX_FADV_NOREUSE,
 }
 
@@ -346,7 +346,7 @@ unsafe impl Steps for Close {
     }
 
     fn after(&self, result: i32) -> Option<i32> {
-        // Whatever close(2) returns.
+        // The descriptor is closed, whatever close(2) returns.
         self.file.closed();
         Some(result)
     }

@@ -162,7 +162,7 @@ impl Listing {
 
     /// The next entries, on a worker; none at the end.
     pub(super) fn next(&mut self) -> io::Result<Vec<DirEntry>> {
-        /// Room for some thousand entries.
+        /// The size of the buffer in bytes, for some thousand entries.
         const ROOM: usize = 32 << 10;
         self.buffer.resize(ROOM, 0);
         let mut entries = Vec::new();
@@ -334,7 +334,7 @@ impl DirEntry {
         }
     }
 
-    /// The kind of file, if the directory has told it.
+    /// The kind of file, if the read of the directory has told it.
     pub(super) fn known_type(&self) -> Option<FileType> {
         self.kind
     }

@@ -28,11 +28,12 @@ struct Inner {
     /// A request has closed the descriptor.
     is_closed: AtomicBool,
     fs: OnceLock<Fs>,
-    /// One of [`way`].
+    /// How reads are tried: a constant of [`way`].
     way: AtomicU8,
     alignment: Option<Alignment>,
-    /// The first is the same file without direct I/O, once it is needed. Others were opened
-    /// meanwhile, and stay open: closing one would release the process's record locks (fcntl(2)).
+    /// Descriptors of the same file without direct I/O. Only the first one is used. Threads may
+    /// open further ones at the same time. These stay open, because closing one would release the
+    /// process's record locks (fcntl(2)).
     buffered: Mutex<Vec<OwnedFd>>,
     /// Operations of this file that are in flight.
     flights: Arc<Flights>,
@@ -71,7 +72,7 @@ impl File {
     /// Returns the file.
     ///
     /// # Errors
-    /// This handle, if there are others, or if requests of the file have not ended.
+    /// Returns this handle if there are other handles, or if requests of the file have not ended.
     pub fn into_std(self) -> Result<std::fs::File, Self> {
         let mut inner = Arc::try_unwrap(self.0).map_err(Self)?;
         *inner.is_closed.get_mut() = true;
@@ -186,12 +187,12 @@ impl File {
         }
     }
 
-    /// A read that did not sleep returned this much: would a read that may sleep return no more?
+    /// The result of a read that did not sleep, if a read that may sleep would return no more.
     #[inline]
     fn whole(&self, read: usize, length: usize, offset: u64) -> Option<i32> {
         // A short read can mean the end of the file, or that the rest is not in memory. Some
-        // kernels return 0 for the latter (Linux 5.9 and 5.10). Files without a size are read
-        // again.
+        // kernels return 0 for data that is not in memory (Linux 5.9 and 5.10). Files without a
+        // size are read again.
         let is_whole = read == length
             || sys::file_size(self.number())
                 .is_some_and(|size| size > 0 && offset.saturating_add(read as u64) >= size);
@@ -209,7 +210,7 @@ impl File {
         }
     }
 
-    /// Learns from the errno of a refused `RWF_NOWAIT` how the next read is to be tried.
+    /// Learns from the errno of a refused `RWF_NOWAIT` how the next read is tried.
     #[cold]
     fn learn(&self, errno: i32) {
         match errno {
@@ -225,8 +226,8 @@ impl File {
     }
 }
 
-/// The alignment of direct I/O on a file. If the kernel does not tell (before Linux 6.1): 4,096
-/// bytes, more than any disk needs.
+/// The alignment of direct I/O on a file. If the kernel does not tell (before Linux 6.1), it is
+/// taken as 4,096 bytes, enough for any disk.
 fn alignment(fd: RawFd) -> Option<Alignment> {
     if cfg!(miri) {
         return None;

@@ -2,8 +2,8 @@
 //! cancelled.
 //!
 //! A signal without effect ends the call with `EINTR`. A signal that comes just before the call has
-//! no effect. So a kernel timer repeats it until the worker has left the call and deletes the
-//! timer.
+//! no effect. So a kernel timer repeats the signal until the worker has left the call and deletes
+//! the timer.
 //!
 //! | state    | meaning                   | left by                      |
 //! |----------|---------------------------|------------------------------|
@@ -21,7 +21,7 @@ use crate::sys::{self, Ret};
 
 const IDLE: u64 = 0;
 const ARMING: u64 = 1;
-/// Bit in the word: it has the number of a thread. `TIMER`: of a timer.
+/// With this bit, the word has the number of a thread. With `TIMER`, it has that of a timer.
 const THREAD: u64 = 1 << 32;
 const TIMER: u64 = 2 << 32;
 

@@ -114,7 +114,7 @@ impl Metadata {
         time(self.0.stx_ctime)
     }
 
-    /// The time of the last read of the contents, as far as it is recorded.
+    /// The time of the last read of the contents. A file system may not record every read.
     ///
     /// # Errors
     /// As [`Metadata::modified`].
@@ -251,13 +251,13 @@ impl Found {
 pub(super) const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 impl Stat {
-    /// For the target of a path, relative to a directory if there is one.
+    /// The operation for the target of a path, relative to a directory if there is one.
     pub(super) fn new(file: Option<&File>, path: CString, flags: i32) -> Self {
         let (home, found) = (OnceLock::new(), Found::new());
         Self { file: file.cloned(), path, flags, home, found, is_known: false }
     }
 
-    /// With a known result, which is returned at once.
+    /// Gives the operation a known result, if there is one, which is returned at once.
     pub(super) fn with(mut self, known: Option<Metadata>) -> Self {
         if let Some(Metadata(known)) = known {
             (*self.found.0.get_mut(), self.is_known) = (known, true);

@@ -26,22 +26,22 @@
 //!
 //! An [`Op`] does nothing until it is polled. The first poll of a read of at most 64 KiB asks the
 //! kernel for it with `RWF_NOWAIT` (preadv2(2)). If the pages are in memory, that is the whole
-//! operation: one system call without allocation, lock or wake-up. Everything else moves to the
-//! heap and goes to the engine. Its threads execute the operation or hand it to the kernel, and
-//! wake the task. The futures are `Send + 'static`, depend on no executor, and can be waited for
-//! without one ([`Op::wait`]).
+//! operation: one system call without allocation, lock or wake-up. Every other operation moves to
+//! the heap and goes to the engine. The engine's threads execute the operation or hand it to the
+//! kernel, and wake the task. The futures are `Send + 'static`, depend on no executor, and can be
+//! waited for without one ([`Op::wait`]).
 //!
-//! A task whose reads are all in memory would never yield. So every future of this module that is
-//! ready at once counts, and so does a call of a `Cursor`. After 128 of them, or 1 MiB, the
-//! thread's next future wakes its task and is pending once. With the feature `tokio`, tokio's own
-//! budget is used as well.
+//! A task whose reads are all in memory would never yield. So each thread counts the futures of
+//! this module that are ready at once, and the calls of a `Cursor`. After 128 of these, or after 1
+//! MiB, the thread's next future wakes its task and is pending once. With the feature `tokio`,
+//! tokio's own budget is used as well.
 //!
 //! With the feature `tokio`, a runtime can hand requests to the kernel and collect their
 //! completions itself. Otherwise threads of the engine have to wake it. See `drive_on_tokio`.
 //!
 //! For code that uses streams, `Cursor` has tokio's traits and those of `futures-io`, with the
-//! features `tokio` and `futures-io`. [`File::explain`] says which lane requests of a file take,
-//! and why.
+//! features `tokio` and `futures-io`. [`File::explain`] says in which way (lane) the engine
+//! executes the requests of a file, and why.
 //!
 //! # Names, directories, whole files
 //!
@@ -61,16 +61,17 @@
 //! # What is promised
 //!
 //! 1. An operation that is dropped before its first poll has done nothing.
-//! 2. One that is dropped later is cancelled if it was not begun. Nothing leaks, also if the
-//!    runtime or the [`Fs`] goes first.
-//! 3. [`Op::cancel`] asks, and gives the real outcome and the buffer.
+//! 2. An operation that is dropped later is cancelled if it was not begun. Nothing leaks, even if
+//!    the runtime or the [`Fs`] is dropped first.
+//! 3. [`Op::cancel`] asks the engine to stop the operation, and gives the real outcome and the
+//!    buffer.
 //! 4. Requests have no order among each other. [`File::sync_data`] covers the writes whose futures
 //!    were ready before it was polled.
-//! 5. The engine is given requests while it has less than a number of requests and of bytes
-//!    ([`FsBuilder`] sets both). Further ones stand in line, in order, and never fail for that. A
-//!    request of any size has its turn, and one that is dropped in the line leaves its turn to the
-//!    next.
-//! 6. A waker is called once the result is final, and never under a lock.
+//! 5. The engine has a limit of requests and a limit of bytes ([`FsBuilder`] sets both). Below both
+//!    limits it takes the next request. Further requests are queued in order, and never fail
+//!    because of a limit. A request of any size has its turn. A request that is dropped in the
+//!    queue leaves its turn to the next one.
+//! 6. A waker is called after the result is final, and never under a lock.
 //! 7. Errors have the kernel's errno; a cancelled operation's is `ECANCELED`.
 //! 8. [`Op::timeout`] is ready in time, whatever the kernel does; a late operation and its buffer
 //!    are inside the error.
@@ -79,8 +80,8 @@
 //!    open(2) says why no direct I/O should be in flight at a fork.
 //! 10. A detached operation runs to its end, as long as the process does: [`drain`] waits for it.
 //! 11. After [`Fs::shutdown`] no operation of that `Fs` touches a file or a buffer any more.
-//! 12. The open of a FIFO that is cancelled or dropped ends, and gives its thread back. A real-time
-//!     signal that had no handler is taken for that.
+//! 12. The open of a FIFO that is cancelled or dropped ends, and gives its thread back. For that
+//!     the engine uses a real-time signal that had no handler.
 
 mod any_range;
 mod background;

@@ -41,7 +41,8 @@ pub unsafe trait Steps: Send + 'static {
     /// A request may be cancelled while the engine has it.
     const CANCELLABLE: bool = true;
 
-    /// The `Fs` of the operation's requests, once it is set; else the process's.
+    /// The cell with the `Fs` that gets the operation's requests. If the cell is empty, the
+    /// process's `Fs` gets them.
     fn home(&self) -> &OnceLock<Fs>;
 
     /// The counter of operations on the file, if the operation is on an open file.
@@ -59,13 +60,14 @@ pub unsafe trait Steps: Send + 'static {
         None
     }
 
-    /// Makes what needs the final place of `self`, behind this header.
+    /// Stores the addresses that depend on the final place of `self`, which is the slot of this
+    /// header.
     fn pin(&self, _header: &Header) {}
 
     /// The next request.
     fn request(&self) -> Sqe;
 
-    /// The bytes of the next request.
+    /// The number of bytes in the buffers of the next request.
     fn bytes(&self) -> u64 {
         0
     }
@@ -85,9 +87,10 @@ pub unsafe trait Steps: Send + 'static {
 /// An `Op` is lazy. If it is dropped before it was polled, nothing has happened. The first poll
 /// executes reads that are in memory. Anything that would sleep is handed to the engine's threads.
 ///
-/// Dropping it later is safe, and never blocks. Its buffer and its descriptor stay with the engine
-/// until the request has ended. A request that has not begun is cancelled; one that has begun goes
-/// on. **A write whose future was dropped may have happened wholly, in part, or not at all.**
+/// Dropping an `Op` after its first poll is safe, and never blocks. Its buffer and its descriptor
+/// stay with the engine until the request has ended. A request that has not begun is cancelled; one
+/// that has begun goes on. **A write whose future was dropped may have happened wholly, in part, or
+/// not at all.**
 ///
 /// In the child of a fork(2), the parent's operations end with `EINVAL`.
 #[must_use = "an operation does nothing until it is awaited, waited for, submitted or detached"]
@@ -177,7 +180,7 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     // SAFETY: as above; the request is over.
     let ended = unsafe { here.flight.finish() };
     let left = match &ended {
-        // After the payload was dropped.
+        // The counts end below, after the payload was dropped.
         Ended::Abandoned(_) => Some(here.header.counts(true)),
         _ => {
             here.header.counts(false).end();
@@ -217,7 +220,7 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// An operation on names, each as the kernel takes it.
+    /// An operation on paths, which `make` gets as C strings.
     pub(super) fn named<const N: usize>(
         paths: [&Path; N],
         make: impl FnOnce([CString; N]) -> O,
@@ -229,8 +232,8 @@ impl<O: Operation> Op<O> {
         op
     }
 
-    /// Tries nothing on the polling thread: for executors that must not spend the time of a copy. A
-    /// runtime that drives the engine may spend it nevertheless, in a task of its own.
+    /// Tries nothing on the polling thread: for executors whose threads must not spend time on
+    /// copies. A runtime that drives the engine may still copy, in a task of its own.
     pub fn forced_async(mut self) -> Self {
         self.never_inline = true;
         self
@@ -238,8 +241,7 @@ impl<O: Operation> Op<O> {
 
     /// Lets other operations go before. Only [a few](super::FsBuilder::background) background
     /// operations of an [`Fs`] compete with the others at a time, by default one. The rest waits,
-    /// in order. So another operation finds at most one of them before it for each thread, and none
-    /// in the line.
+    /// in order. So another operation has at most that many background operations before it.
     ///
     /// This has no effect on a read that is in memory, which the polling thread executes at once,
     /// or on an operation that has begun.
@@ -249,9 +251,9 @@ impl<O: Operation> Op<O> {
     ///
     /// # async fn example() -> std::io::Result<()> {
     /// let file = File::open("/proc/self/exe").await?;
-    /// // To look for damage, say.
+    /// // A scrub, which looks for damage.
     /// let scrub = file.read_at(vec![0; 1 << 20], 0).background().submit();
-    /// // It does not stand behind that.
+    /// // This read does not wait for the scrub.
     /// let head = file.read_at(vec![0; 4], 0).await;
     /// # head.0.and(scrub.await.0).map(|_| ())
     /// # }
@@ -263,8 +265,9 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Sends its requests, and those of a file that it opens, to `fs` in place of the process's. No
-    /// effect on an operation of a file that has an `Fs` already, or that has begun.
+    /// Sends the operation's requests to `fs` in place of the process's `Fs`. A file that the
+    /// operation opens gets `fs`, too. This has no effect on an operation that has begun, or whose
+    /// file has an `Fs` already.
     pub fn on(self, fs: &Fs) -> Self {
         if let State::Lazy(operation) = &self.state {
             // The operation may have an engine already.
@@ -298,7 +301,7 @@ impl<O: Operation> Op<O> {
         self.output().ok_or(self)
     }
 
-    /// May something have happened?
+    /// Has the operation begun, so that something may have happened?
     pub(super) fn has_begun(&self) -> bool {
         !matches!(self.state, State::Lazy(_))
     }
@@ -492,7 +495,7 @@ fn block_on<O: Operation>(slot: &Arc<OpSlot<O>>, end: Option<Instant>) {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         match fs.instance().wait_for(&wish, left) {
             Waited::TimedOut => return,
-            // A signal handler ran.
+            // `Interrupted`: a signal handler ran.
             Waited::Enough | Waited::Interrupted | Waited::GaveUp => {}
             Waited::Gone if left == Some(Duration::ZERO) => return,
             Waited::Gone => patience.wait(),
@@ -519,7 +522,8 @@ impl<O: Operation> Awaited for Op<O> {
     }
 }
 
-/// An operation in flight is in a slot of its own; no other has given its address away.
+/// An operation in flight is in a slot, which does not move. Before that, nothing has an address of
+/// the operation.
 impl<O: Operation> Unpin for Op<O> {}
 
 impl<O: Operation> Drop for Op<O> {

@@ -23,7 +23,7 @@ pub enum Direct {
     /// Transfers use the page cache.
     #[default]
     Off,
-    /// Transfers bypass the page cache if the file system can: [`File::alignment`] tells.
+    /// Transfers bypass the page cache if the file system can; [`File::alignment`] is `Some` then.
     Try,
     /// Transfers bypass the page cache; opening fails with `EINVAL` if the file system cannot.
     Require,
@@ -203,7 +203,7 @@ unsafe impl Steps for Open {
         let flags = self.flags.get();
         let is_direct = flags & libc::O_DIRECT != 0;
         if result == -libc::EINVAL && self.direct == Direct::Try && is_direct {
-            // The file system has no direct I/O. It may have created the file.
+            // The file system has no direct I/O. The refused open may have created the file.
             self.flags.set(flags & !libc::O_DIRECT & !libc::O_EXCL);
             return None;
         }

@@ -42,7 +42,7 @@ struct Stock {
     last: u64,
 }
 
-/// Allocated with the layout of its shelf.
+/// A buffer's memory, allocated with the layout of its shelf.
 struct Memory(NonNull<u8>);
 
 // SAFETY: plain memory, which has one owner.

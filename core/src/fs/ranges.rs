@@ -17,12 +17,12 @@ use crate::process;
 use crate::router::tuning::HIT_BYTES;
 use crate::sync::lock;
 
-/// The ranges that [`File::read_ranges`] reads as one.
+/// Decides which ranges [`File::read_ranges`] reads as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesce {
-    /// The maximum number of bytes between two ranges, which are read in vain.
+    /// The maximum number of bytes between two ranges. These bytes are read in vain.
     pub gap: u64,
-    /// The maximum number of bytes of the whole.
+    /// The maximum number of bytes that are read as one.
     pub max: u64,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    /// For a range, with a vector whose memory is used.
+    /// Makes memory for a range. The vector's memory is used again if it is large enough.
     pub(super) fn of(file: &File, range: &Range<u64>, mut buffer: Vec<u8>) -> io::Result<Self> {
         let errno = io::Error::from_raw_os_error;
         let Alignment { memory, offset: granule } = file.granules();
@@ -147,9 +147,10 @@ impl ReadRanges {
         self
     }
 
-    /// Begins to read. Ranges that are in memory are read now, as many as other tasks can wait for.
+    /// Begins to read. Ranges that are in memory are read now, up to a limit, because other tasks
+    /// wait meanwhile.
     fn begin(&mut self, spent: &mut Spent) -> io::Result<()> {
-        /// The other ranges are handed over.
+        /// The maximum number of ranges that are read now. The others are handed over.
         const INLINE: u32 = 64;
         let invalid = |range: &Range<u64>| range.start > range.end || range.end > i64::MAX as u64;
         if self.ranges.iter().any(invalid) {
@@ -266,7 +267,8 @@ impl Awaited for ReadRanges {
                 this.begin(spent)?;
             }
         } else if let Some(gather) = &this.gather {
-            // The waker first: either the last read that ends sees it, or its end is seen here.
+            // The waker is stored first. Either the last read finds it, or this thread sees that
+            // read's end.
             lock(&gather.task).clone_from(context.waker());
             if gather.left.load(Ordering::Acquire) > 0 {
                 return Poll::Pending;
@@ -290,7 +292,7 @@ impl Awaited for ReadRanges {
             }
         }
         let reads = std::mem::take(&mut this.reads);
-        // All have ended: none of them blocks.
+        // All reads have ended, so no wait blocks.
         let chunks =
             this.chunks(reads.into_iter().map(|part| (part.begin, part.members, part.read.wait())));
         Poll::Ready(chunks)
@@ -306,7 +308,7 @@ pub struct RangeChunks {
     parts: Vec<Option<Part>>,
     chunks: VecDeque<(usize, io::Result<Chunk>)>,
     ready: Arc<Ready>,
-    /// Parts that have not ended, once they have begun.
+    /// The number of parts that have not ended. `None`: no part has begun.
     left: Option<usize>,
     turns: Turns,
 }
@@ -356,7 +358,8 @@ impl RangeChunks {
         context: &mut Context<'_>,
     ) -> Poll<Option<(usize, io::Result<Chunk>)>> {
         in_turn(self, context, |this, context, spent| {
-            // The waker first: either a part that ends sees it, or its end is seen here.
+            // The waker is stored first. Either a part finds it, or this thread sees the part's
+            // end.
             lock(&this.ready.task).clone_from(context.waker());
             if this.left.is_none() {
                 this.begin(spent);

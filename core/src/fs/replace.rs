@@ -21,7 +21,8 @@ use super::transfer::Span;
 use super::worker::{OnWorker, uninterrupted};
 use crate::sys;
 
-/// A new file in a directory, which will get another one's name. Dropping it removes the file.
+/// A new file in a directory, which will get the name of the file that it replaces. Dropping it
+/// removes the file.
 struct Staged<'a> {
     file: File,
     folder: &'a File,

@@ -18,7 +18,7 @@ use crate::instance::reactor::Reactor;
 use crate::own::Copied;
 
 /// Has the tokio runtime of the calling thread drive the [`Fs`] of the process: as
-/// [`Fs::drive_on_tokio`]. Once, at the start of a program.
+/// [`Fs::drive_on_tokio`]. Call this once, at the start of a program.
 ///
 /// ```
 /// # async fn program() {}
@@ -37,22 +37,22 @@ pub fn drive_on_tokio() -> bool {
 
 impl Fs {
     /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect their
-    /// completions. Threads of the engine would have to wake the runtime for each completion. The
-    /// runtime takes direct requests, and reads of at most 64 KiB that were not in memory, or not
-    /// tried. If the kernel finds the pages in memory after all, it copies them on the runtime's
-    /// thread.
+    /// completions. Otherwise threads of the engine have to wake the runtime for each completion.
+    /// The runtime hands over direct requests, and reads of at most 64 KiB that were not in memory,
+    /// or not tried. If the kernel finds the pages in memory after all, it copies them on the
+    /// runtime's thread.
     ///
-    /// It goes on until the runtime or the `Fs` ends. If the runtime does not come in time, because
-    /// a task computes, the engine's threads take over within milliseconds, until it comes again.
-    /// The runtime's thread may be blocked inside the kernel (in `std::fs`, or because memory is
-    /// short). No task then learns of requests that this thread has handed over. Tasks of other
-    /// runtimes are served, too, and each of their completions passes through this runtime. If
-    /// there are several runtimes, give each an `Fs` of its own. This function is meant for
-    /// `current_thread`. With several threads, any free worker drives.
+    /// The runtime drives the `Fs` until one of the two ends. A task that computes may keep the
+    /// runtime from driving. The engine's threads then take over within milliseconds, until the
+    /// runtime drives again. The runtime's thread may be blocked inside the kernel (in `std::fs`,
+    /// or because memory is short). No task then learns of requests that this thread has handed
+    /// over. Tasks of other runtimes are served, too, and each of their completions passes through
+    /// this runtime. If there are several runtimes, give each an `Fs` of its own. This function is
+    /// meant for `current_thread`. With several threads, any free worker drives.
     ///
     /// False: the runtime does not drive the `Fs`. Another runtime does already, or the kernel
-    /// refuses io_uring, or the `Fs` has another engine, or it has handed requests to Linux AIO
-    /// before.
+    /// refuses io_uring, or the `Fs` has another engine, or the `Fs` has handed requests to Linux
+    /// AIO before.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and in one without I/O
@@ -91,7 +91,7 @@ impl AsRawFd for Events {
     }
 }
 
-/// The task of the runtime.
+/// The runtime's task that drives the `Fs`.
 struct DrivingTask {
     instance: Weak<Instance>,
     called: Arc<Called>,
@@ -125,8 +125,8 @@ impl DrivingTask {
                 return;
             }
             if has_threads {
-                // If a task has woken this one, it is next on the same worker. Behind other tasks,
-                // their submits are included, and an idle worker may take it.
+                // A task that was just woken is the next one on its worker. After a yield, this
+                // task finds the requests of other tasks as well, and an idle worker may run it.
                 tokio::task::yield_now().await;
             }
             // A panic inside would lose requests, and tokio would continue: `kept` aborts.

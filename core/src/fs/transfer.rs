@@ -84,7 +84,7 @@ impl Span {
         self.done.get() >= self.length.get().min(self.enough)
     }
 
-    /// Writes the remaining bytes on a worker, as far as the file takes them.
+    /// Writes the remaining bytes on a worker, until the file takes no more.
     pub(super) fn write_now(&self, fd: RawFd, header: &Header) -> io::Result<()> {
         /// The maximum number of bytes of one call.
         const PART: usize = 8 << 20;
@@ -194,7 +194,8 @@ pub trait Amount: 'static {
     fn count(done: usize) -> Self::Count;
 }
 
-/// One request is enough, even if it is short. Only a full maximum transfer is continued.
+/// One request is enough, even if it is short. Only a transfer of the maximum length of one call is
+/// continued.
 #[derive(Debug)]
 pub struct Once;
 
@@ -234,8 +235,8 @@ impl<B, D, A> FileTransfer<B, D, A> {
         Self { file, span, flags, buffer, kind: PhantomData }
     }
 
-    /// For a direct file, whose transfers have steps of `granule` bytes. The transfer is complete
-    /// with `enough` bytes, and a part of a step is the end of the file.
+    /// Makes this a transfer of a direct file, in steps of `granule` bytes. It is complete with
+    /// `enough` bytes. If it ends within a step, it has reached the end of the file.
     pub(super) fn in_steps(mut self, enough: usize, granule: usize) -> Self {
         (self.span.enough, self.span.granule) = (enough, granule);
         self
@@ -263,7 +264,7 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
         // SAFETY: a read, and the buffer is borrowed meanwhile.
         let result = unsafe { self.file.read_now(address, length, self.span.offset) }?;
         self.span.pin((address, length));
-        // The end of the file was reached.
+        // A shorter result means that the end of the file was reached.
         self.span.done.set(usize::try_from(result).unwrap_or(0));
         Some(result)
     }

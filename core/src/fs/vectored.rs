@@ -28,7 +28,7 @@ pub type WriteVectored<B> = Vectored<B, Out>;
 /// # Safety
 /// As for [`Direction`].
 pub unsafe trait VectorDirection<B>: Direction<B> {
-    /// A transfer with this many vectors at an address.
+    /// A transfer of the buffers that these vectors name, at an offset of the file.
     fn vectored(fd: RawFd, vectors: &[Iovec], offset: u64) -> Sqe;
 }
 
@@ -51,7 +51,7 @@ pub struct Vectored<B, D> {
     file: File,
     offset: u64,
     buffers: UnsafeCell<Vec<B>>,
-    /// The buffers' memory, read once, in its final place.
+    /// The buffers' addresses and lengths, asked for once, when the operation has its final place.
     vectors: UnsafeCell<Vec<Iovec>>,
     kind: PhantomData<fn() -> D>,
 }

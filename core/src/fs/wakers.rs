@@ -1,5 +1,6 @@
-//! Wakes tasks: on a thread of the engine, without a lock, and after the whole harvest if several
-//! requests end together. [`Flights`] counts operations for tasks that wait for all of them.
+//! Wakes tasks, on a thread of the engine, without a lock. A thread may collect several completions
+//! together (a harvest). It wakes the tasks after the whole harvest. [`Flights`] counts operations
+//! for tasks that wait for all of them.
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -84,8 +85,8 @@ impl Flights {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Either the thread that ends the last operation sees a waiting task, or the task sees the
-    /// end. Both write before they read, in one order for all threads.
+    /// An operation has ended. Either the thread that ends the last operation sees a waiting task,
+    /// or the task sees the end. Both write before they read, in one order for all threads.
     pub(super) fn end(&self) {
         if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
         {

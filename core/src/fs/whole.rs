@@ -28,9 +28,10 @@ use crate::sys::{self, MAX_RW_COUNT};
 /// Flags of a file that is read, and of a file that is written anew.
 const READ: i32 = libc::O_RDONLY | libc::O_CLOEXEC;
 const REPLACE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-/// Larger files are transferred by requests, which count as bytes in flight.
+/// The maximum size in bytes of a file that a worker transfers for [`read()`] or [`write()`].
+/// Larger files are transferred by requests, whose bytes count as in flight.
 const SMALL: usize = 256 << 10;
-/// The first read of a file that does not tell its length.
+/// The length in bytes of the first read of a file that does not tell its length.
 const UNTOLD: u64 = 8192;
 
 /// Opens a file, on a worker: a descriptor, or a negative errno. An open of a FIFO ends with
@@ -66,7 +67,7 @@ impl Contents for String {
     }
 }
 
-/// Reads a whole file. One of at most 256 KiB is opened, read and closed by one thread of the
+/// Reads a whole file. A file of at most 256 KiB is opened, read and closed by one thread of the
 /// engine, in one go.
 ///
 /// # Errors
@@ -167,8 +168,8 @@ fn look(header: &Header, at: RawFd, path: &CStr, found: &Found) -> io::Result<Lo
 /// Opens a file that [`read_now`] is to read, and has the kernel bring its beginning to memory.
 ///
 /// # Errors
-/// As open(2). `Unsupported`: it is no regular file. The open of a FIFO waits for its writer, which
-/// may be the writer of one that is open already and not read yet.
+/// As open(2). `Unsupported`: it is no regular file. The open of a FIFO would wait for its writer.
+/// That writer may itself wait for a read of another FIFO that is open here already.
 pub(super) fn look_ahead(header: &Header, path: &CStr) -> io::Result<Looked> {
     let found = Found::new();
     if !found.look(HERE, path, 0)?.is_file() {
@@ -202,7 +203,7 @@ pub struct ReadFile<T> {
     opened: Opened,
     found: Found,
     data: UnsafeCell<Data>,
-    /// Bytes of the read that is under way.
+    /// The length in bytes of the last read request; 0 before the first one.
     asked: Cell<usize>,
     home: OnceLock<Fs>,
     kind: PhantomData<fn() -> T>,
@@ -291,7 +292,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
         }
         let asked = self.asked.get();
         if asked == 0 {
-            // The file was opened.
+            // The worker has opened the file. 0: it has also read all of it.
             return (result == 0).then_some(0);
         }
         let is_file = self.found.get().is_file();
@@ -309,7 +310,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
 }
 
 /// Writes a file with these bytes, in place of its old content. The future is ready when the kernel
-/// has all of them. It does not bring them to the disk: [`replace`] does.
+/// has all of them. They may not be on the disk then: [`replace`] brings them there.
 ///
 /// # Errors
 /// As open(2) and write(2), beside the buffer. A part may have been written.

@@ -19,7 +19,8 @@ use crate::exec::{CALL, CallFunction};
 use crate::sqe::Sqe;
 use crate::sys::Ret;
 
-/// A call of a worker's, repeated after `EINTR`: a count, or a negative errno.
+/// Makes a system call on a worker, and repeats it after `EINTR`. Returns a count or a negative
+/// errno.
 pub(super) fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
     loop {
         let result = call();
