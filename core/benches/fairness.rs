@@ -28,7 +28,7 @@ use uringlet::{Context, EngineKind, Sqe};
 const ROUNDS: usize = 5;
 const QUIET: usize = 100;
 const FLOOD: u32 = 4096;
-/// Requests of one quiet context in a window, and their frequency.
+/// The number of requests of one quiet context in a window, and the time from one to the next.
 const REQUESTS: usize = 100;
 const PERIOD: Duration = Duration::from_millis(10);
 const BLOCK: usize = 4096;
@@ -39,7 +39,7 @@ const CPUS: usize = 4;
 #[derive(Clone, Copy, Debug)]
 enum Quiet {
     CachedRead,
-    /// With a deadline: the waiter does not execute it, a worker has to.
+    /// The wait has a deadline, so the waiter does not execute the fsync, but a worker.
     Fsync,
 }
 
@@ -47,7 +47,7 @@ enum Quiet {
 enum Flood {
     HungOpens,
     ColdReads,
-    /// The same requests without uringlet.
+    /// The same cold reads without uringlet.
     PlainThreads,
 }
 

@@ -37,7 +37,7 @@ fn fill(round: usize, page: usize) -> u8 {
     (round * 31 + page * 7 + 1) as u8
 }
 
-/// Files of the kinds that are executed in different ways.
+/// Files of the kinds whose requests are executed in different ways.
 fn files() -> [File; 3] {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let file = |flags| {
@@ -64,8 +64,8 @@ fn work(context: &mut Context, file: &File) -> Result<(), String> {
     for round in 0..2 {
         for write in [true, false] {
             if !write {
-                // Cold, so that reads wait for the device: only written-back pages can leave the
-                // cache.
+                // The file becomes cold, so that reads wait for the device. Only written-back pages
+                // leave the cache.
                 // SAFETY: no buffer.
                 unsafe { context.push(Sqe::fsync(fd)) }.expect("room");
                 end(context, 1, 0, false)?;
@@ -127,8 +127,8 @@ fn end(context: &mut Context, count: usize, expected: i32, looks: bool) -> Resul
     Ok(())
 }
 
-/// Between the test and its processes: engine, `before` or `after`, allowed calls, refused calls,
-/// and their errno.
+/// The variable in which the test tells a child: engine, `before` or `after`, allowed calls,
+/// refused calls, and their errno.
 const CHILD: &str = "URINGLET_TEST_CHILD";
 
 /// A child works under a filter, with contexts that were made before it or after.
@@ -196,7 +196,7 @@ fn apply(calls: &[i64], others: SeccompAction, these: SeccompAction, refuses: bo
         }
     }
     if refuses && rules.contains_key(&libc::SYS_prctl) {
-        // The next filter is installed with another one.
+        // Only this use of prctl(2) is refused: another one installs the next filter.
         let name = condition(SeccompCmpOp::Eq, libc::PR_SET_NAME as u64);
         rules.insert(libc::SYS_prctl, vec![rule(vec![name])]);
     }
@@ -337,8 +337,8 @@ fn tries(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Stops a process as a shell's job control does, and debuggers. Calls with a timeout continue as
-/// `restart_syscall`.
+/// Stops a process and continues it, as a shell's job control and debuggers do. System calls with a
+/// timeout then continue as `restart_syscall`.
 fn stop_and_go_on(process: u32) {
     let send = |signal| {
         // SAFETY: a child of ours, which nobody has waited for.
@@ -427,7 +427,7 @@ impl Check<'_> {
     }
 }
 
-/// Runs of each cell in which a call is looked for.
+/// The maximum number of runs of each cell in which a call is looked for.
 const TRIES: usize = 12;
 
 const ERRNOS: [i32; 2] = [libc::EPERM, libc::ENOSYS];
@@ -450,7 +450,7 @@ fn what_the_document_lists_is_enough_needed_and_refused_as_it_says() {
             false => vec![Check::Fails(row)],
         }))
         .collect();
-    // The checks that hang take longest.
+    // The checks whose children hang take longest, so they come first.
     checks.sort_by_key(|check| !matches!(check, Check::Fails(_)));
     let next = AtomicUsize::new(0);
     let complaints = Mutex::new(Vec::new());

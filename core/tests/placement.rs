@@ -1,5 +1,5 @@
-//! Requests and completions run on their placed CPUs: by the counters, and by checks in the
-//! handlers.
+//! Requests and completions run on their placed CPUs, as the counters and checks in the handlers
+//! show.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ const BLOCK: usize = 4096;
 const BLOCKS: usize = 32;
 const LAPS: usize = 8;
 
-/// Each test checks threads or places its own: one at a time.
+/// Each test checks the process's threads, or places its own, so tests run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -80,7 +80,7 @@ fn data() -> File {
     file
 }
 
-/// The same file through the page cache and past it, as far as its file system allows that.
+/// The same file through the page cache and, if its file system allows that, past it.
 fn ways_in(file: &File) -> Vec<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -362,7 +362,7 @@ fn threads_without_a_place_do_not_inherit_one() {
         // SAFETY: a poll has no buffer.
         unsafe { inner.push(poll) }.unwrap();
         inner.submit().unwrap();
-        // A thread sets its CPUs first.
+        // A new thread needs a moment to set its CPUs.
         let mut masks = masks_of("uringlet-poll");
         let begin = Instant::now();
         while !masks.contains(&expected) && begin.elapsed() < Duration::from_secs(10) {

@@ -7,7 +7,7 @@ mod submit;
 mod table;
 
 // The slots are no part of the library's interface, so their file is compiled once more. With
-// `cfg(test)` so are its tests, which nothing runs here.
+// `cfg(test)` its tests are compiled, too, and nothing runs them here.
 #[path = "../../src/request/free.rs"]
 #[allow(dead_code, unused_imports)]
 mod free;

@@ -16,7 +16,7 @@ pub fn slots(criterion: &mut Criterion) {
                 }
             });
         });
-        // Slots of some words are held: a batch has to be collected.
+        // Some slots are held, so a batch may have to be collected from several words.
         let scattered = FreeSlots::new(128);
         let held = [scattered.take_counted(32, &mut ()), scattered.take_counted(32, &mut ())];
         held[0].as_slice().iter().step_by(2).for_each(|&slot| scattered.give(slot));

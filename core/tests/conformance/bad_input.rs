@@ -49,8 +49,8 @@ fn in_company(bad: Sqe) -> i32 {
     results[&99]
 }
 
-/// A closed number that was a descriptor of each of these kinds, and was used as such. High, so
-/// that no other thread of this program gets it meanwhile.
+/// Returns a closed number that was a pipe's and a file's descriptor, and was used as both. The
+/// number is high, so that no other thread of this program gets it meanwhile.
 fn closed_descriptor(number: RawFd) -> RawFd {
     let (reader, _writer) = std::io::pipe().unwrap();
     let file = file_with(b"content");
@@ -329,7 +329,7 @@ fn huge_lengths_are_capped_as_the_kernel_caps_them() {
     check(huge, 12);
     // The file position is at the end.
     check(huge, 0);
-    // /dev/null reads no byte of it: only the count matters.
+    // /dev/null reads no byte of the buffer: only the count matters.
     let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let mut huge = Sqe::write(null.as_raw_fd(), &buf[..], 0);
     huge.len = u32::MAX;
@@ -352,7 +352,7 @@ fn offsets_out_of_range_answer_as_the_plain_call() {
     let max = i64::MAX as u64;
     let offsets = [max, max - 1, max - 63, max - 64, max + 1, u64::MAX - 1, u64::MAX - 63, 1 << 62];
     for offset in offsets {
-        // A file in memory can be written there, and has that length afterwards.
+        // A file in memory can be written at such an offset, and has that length afterwards.
         file.set_len(7).unwrap();
         // SAFETY: a live buffer of 64 bytes.
         let read = unsafe { libc::pread(fd, buf.as_mut_ptr().cast(), 64, offset as i64) };

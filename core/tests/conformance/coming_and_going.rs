@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// The thread that comes first destroys it; the second finds nothing.
+    /// The thread that comes first destroys the context. A later one finds nothing.
     fn destroy(&self, number: usize) {
         let taken = self.table.remove(self.pages[number].address(), |_| ());
         if let Removed::Value(behind) = taken {
@@ -208,8 +208,8 @@ fn four_thousand_contexts_live_at_a_time() {
                 assert_eq!(context.reap().map(|cqe| cqe.res), Some(64));
             }
         }
-        // Workers, the watchdog and the poller. If a file system sleeps, io_uring makes threads of
-        // its own in the program.
+        // The engine has workers, the watchdog and the poller. If a file system sleeps, io_uring
+        // makes further threads in the program.
         let threads = thread_names().into_iter().filter(|name| !name.starts_with("iou-wrk-"));
         let threads: Vec<String> = threads.collect();
         assert!(threads.len() <= 64 + 2 + 2, "threads of ours, and the test's two: {threads:?}");

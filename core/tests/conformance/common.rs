@@ -103,7 +103,8 @@ pub fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Repeats random requests and faults: printed if it was not given.
+/// The variable with the seed, which repeats random requests and faults. A seed that was not given
+/// is printed.
 pub const SEED: &str = "URINGLET_TEST_SEED";
 
 /// The seed of this run.
@@ -139,8 +140,8 @@ pub fn pipes_take_nowait() -> bool {
     error != Some(libc::EOPNOTSUPP)
 }
 
-/// Has this test, which passes a closure of its own, no meaning on the engine under test? Then it
-/// says so.
+/// Has this test, which passes a closure of its own, no meaning on the engine under test? Then a
+/// message says so.
 pub fn excepted<F: FnOnce()>(_: F) -> bool {
     let (test, engine) = (test_of::<F>(), engine_name());
     let exception = crate::EXCEPTIONS.iter().find(|(name, engines, _)| {

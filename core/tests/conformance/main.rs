@@ -1,6 +1,6 @@
 //! One suite for every engine: `URINGLET_TEST_ENGINE` is the engine (`auto` by default), and
-//! `common::context` or `common::builder` makes every context here. `matrix.rs` runs it for all of
-//! them, in sandboxes too.
+//! `common::context` or `common::builder` makes every context here. `matrix.rs` runs the suite for
+//! all engines, in sandboxes too.
 //!
 //! [`EXCEPTIONS`] lists tests that mean nothing on an engine, with the reason; there they are
 //! skipped, with a message.

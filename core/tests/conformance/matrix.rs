@@ -1,9 +1,10 @@
-//! The suite for every engine in every sandbox, each cell in a process of its own.
+//! The suite for every engine in every sandbox. Each pair of these (a cell) has a process of its
+//! own.
 //!
-//! Every engine without a sandbox, `auto` in all of them, and every refusal. All other cells, too,
-//! with `URINGLET_TEST_MATRIX=full` (`ci/conformance.sh`). The cell of `auto` without a sandbox is
-//! the run that this test is part of. Results go to standard error in the harness's words, so that
-//! a count of tests includes them.
+//! By default, the cells are every engine without a sandbox, `auto` in every sandbox, and every
+//! refusal. With `URINGLET_TEST_MATRIX=full` they are all (`ci/conformance.sh`). The cell of `auto`
+//! without a sandbox is the run that this test is part of. Results go to standard error in the
+//! harness's words, so that a count of tests includes them.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -21,7 +22,7 @@ use crate::common::{
 
 const ENGINES: [&str; 6] = ["auto", "workers", "io_uring", "linux_aio", "posix_aio", "faulty"];
 
-/// Longer than a cell takes beside dozens of other busy processes: 30 seconds alone.
+/// A cell takes 30 seconds alone, and less than this limit beside dozens of busy processes.
 const CELL_LIMIT: Duration = Duration::from_secs(900);
 
 const IO_URING: &[i64] =
@@ -34,8 +35,8 @@ const LINUX_AIO: &[i64] = &[
     libc::SYS_io_cancel,
     libc::SYS_io_destroy,
 ];
-/// Calls that Docker's default profile refuses to a container without capabilities, as far as such
-/// a program could make them: <https://docs.docker.com/engine/security/seccomp/>.
+/// Calls that a program could make, and that Docker's default profile refuses to a container
+/// without capabilities: <https://docs.docker.com/engine/security/seccomp/>.
 const NOT_IN_DOCKER: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -171,7 +172,7 @@ fn plan(engine: &str, sandbox: &Sandbox, full: bool) -> Plan {
     Plan::Suite
 }
 
-/// The errno that has to come, in the sandbox of a cell whose engine must be refused.
+/// The variable with the errno that a cell expects, if its sandbox must refuse its engine.
 const REFUSED: &str = "URINGLET_TEST_REFUSED";
 
 fn assert_refused(errno: i32) {
@@ -234,7 +235,7 @@ fn run(engine: &str, sandbox: &Sandbox, refusal: Option<(i32, &str)>) -> Cell {
             let mut command = Command::new(std::env::current_exe().expect("this binary"));
             // The tests mostly sleep.
             command.args(["--skip", "matrix::", "--test-threads=4"]);
-            // A share of the requests of a separate run.
+            // The cell makes fewer requests than a separate run of the stress test.
             command.env("URINGLET_STRESS_REQUESTS", "20000").env("PROPTEST_CASES", "24");
             command
         }

@@ -592,7 +592,8 @@ fn character_devices_work() {
     let mut buf = vec![7; 70_000];
     assert_eq!(run(&mut context, Sqe::write(null.as_raw_fd(), &buf[..], 0)), 70_000);
     assert_eq!(run(&mut context, Sqe::read(null.as_raw_fd(), &mut buf[..], 0)), 0);
-    // A page: the kernel checks for signals between pages, and io_uring's task work looks like one.
+    // One page only: between pages the kernel checks for signals, and for io_uring's task work,
+    // too.
     let page = &mut buf[..4096];
     assert_eq!(run(&mut context, Sqe::read(zero.as_raw_fd(), &mut page[..], 9)), 4096);
     assert!(page.iter().all(|&byte| byte == 0));

@@ -1,5 +1,5 @@
-//! Random programs through a context and, with plain system calls, on a twin file: same results,
-//! same contents.
+//! Random programs run through a context and, with plain system calls, on a twin file. Both have
+//! the same results and leave the same contents.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -8,7 +8,7 @@ use crate::common::{LONG, bounded, builder, file_with, finish, from_env, pattern
 use proptest::prelude::*;
 use uringlet::{Context, Sqe};
 
-/// A batch has at most this many members, each with a range of its own.
+/// A batch has at most `LANES` members, each with a range of `LANE` bytes of its own.
 const LANES: usize = 12;
 const LANE: usize = 3000;
 
@@ -125,7 +125,8 @@ fn plainly(fd: RawFd, lane: usize, one: &Transfer, buffers: &mut Buffers) -> i32
     })
 }
 
-/// Leaves out a read across the end beside a write that moves the end: its result is undefined.
+/// If the batch has a write, leaves out reads across the end of the file. The write may move the
+/// end, so the result of such a read is undefined.
 fn leave_out_races(transfers: &mut [Option<Transfer>], size: u64) {
     if !transfers.iter().flatten().any(|one| one.write) {
         return;

@@ -1,6 +1,6 @@
-//! Numbers that name another kind of file, without the library being told. Remembered facts about
-//! them may cost time, but change no answer and no byte. Random sequences, compared with plain
-//! calls on a twin.
+//! Descriptor numbers come to name another kind of file, and the library is not told. Remembered
+//! facts about the numbers may cost time, but change no answer and no byte. Random sequences are
+//! compared with plain calls on a twin.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -52,7 +52,7 @@ const KINDS: [Kind; 16] = [
     Kind::Nothing,
 ];
 
-/// A number, its file, and the other end of it.
+/// A number, its kind of file, and the other end of a pipe or socket.
 #[derive(Debug)]
 struct Side {
     number: RawFd,
@@ -139,7 +139,7 @@ impl Side {
                 bytes = std::fs::read(self.folder.join("file")).expect("the file");
             }
             Kind::PipeToWrite(_) | Kind::Socket => {
-                // The only writer.
+                // This closes the only writer.
                 // SAFETY: the number is this test's.
                 unsafe { libc::close(self.number) };
                 let other = self.other.as_mut().expect("an end");
@@ -170,7 +170,7 @@ struct Step {
     offset: u64,
 }
 
-/// Aligned for direct files.
+/// A buffer that is aligned for direct files.
 #[repr(align(4096))]
 struct Buffer([u8; 8192]);
 

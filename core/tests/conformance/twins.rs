@@ -1,7 +1,7 @@
 //! Random programs that submit, wait, reap and cancel freely, and end or are destroyed at any
 //! point. Completed requests are repeated on a twin file with plain calls, and nothing else may
-//! have happened. With the feature `faulty` once more under faults, where the program repeats
-//! failed or short requests.
+//! have happened. With the feature `faulty` the test also runs under faults. The program then
+//! repeats failed or short requests.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ use crate::common::{
 
 /// Each lane makes one transfer at a time, in a range of the file of its own.
 const LANES: usize = 8;
-/// The parts of a lane, so that a part of it can be transferred.
+/// The number of parts of a lane. A transfer moves some or all of them.
 const UNITS: usize = 4;
 /// The alignment of direct transfers.
 const ALIGNED: usize = 4096;
@@ -40,9 +40,9 @@ enum Step {
     /// Waits for this percentage of the requests in flight.
     Wait(usize),
     Reap(usize),
-    /// Alone: truncates the file at a lane, and restores its length.
+    /// With nothing else in flight: truncates the file at a lane, and restores its length.
     Truncate(usize),
-    /// Alone: punches a hole in place of a lane.
+    /// With nothing else in flight: punches a hole in place of a lane.
     Punch(usize),
 }
 
@@ -284,7 +284,7 @@ impl Program {
                 let done = unsafe {
                     libc::fallocate(self.twin.as_raw_fd(), mode, offset as i64, len as i64)
                 };
-                // If the file system has no holes, the twin says so.
+                // If the file system has no holes, the call on the twin fails.
                 if done == 0 {
                     let fd = self.ours.as_raw_fd();
                     self.alone(Sqe::fallocate(fd, mode as u32, offset, len));

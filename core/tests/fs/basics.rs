@@ -71,7 +71,7 @@ fn an_error_comes_with_the_buffer() {
     let BufResult(result, buffer) = file.read_exact_at(Vec::with_capacity(101), 0).wait();
     assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     assert_eq!(buffer.len(), 100);
-    // Negative offsets for the kernel; the last one does not mean the file position.
+    // The kernel takes these offsets as negative. The last one does not mean the file position.
     for offset in [1 << 63, u64::MAX] {
         let BufResult(result, buffer) = file.read_at(vec![7u8; 9], offset).wait();
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
@@ -103,7 +103,7 @@ fn what_is_written_is_there_when_the_future_is_ready() {
             file.set_len(4).await.unwrap();
             file.allocate(0, 10).await.unwrap();
             file.advise(0, 0, Advice::Random).await.unwrap();
-            // Below zero, as the kernel counts: with its upper bits cut off, it is none.
+            // The kernel takes this length as negative. With its upper bits cut off, it would be 0.
             let error = file.advise(0, 1 << 63, Advice::Normal).await.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
             let metadata = file.metadata().await.unwrap();
@@ -124,7 +124,7 @@ fn close_closes_and_says_if_others_have_the_file() {
     assert_eq!(file.close().wait().unwrap_err().raw_os_error(), Some(libc::EBUSY));
     assert_eq!(other.read_at(vec![0; 100], 0).wait().unwrap().1, data);
     other.close().wait().unwrap();
-    // The number may be another test's now, but not that of this file.
+    // The descriptor's number may name another test's file now, but not this one.
     let now = std::fs::read_link(format!("/proc/self/fd/{number}"));
     assert!(now.is_err() || now.unwrap() != named.path());
     // A close that is not polled closes the file, too.
@@ -191,7 +191,7 @@ fn whole_files_of_any_length_are_read_written_and_copied() {
         assert_eq!(fs::copy(&path, &other).wait().unwrap(), length as u64);
         assert!(std::fs::read(&other).unwrap() == data);
     }
-    // A file that does not tell its length.
+    // This file does not tell its length.
     let read = fs::read("/proc/self/maps").wait().unwrap();
     assert!(!read.is_empty());
     assert_eq!(fs::read(folder.path()).wait().unwrap_err().raw_os_error(), Some(libc::EISDIR));
@@ -258,7 +258,7 @@ fn what_is_detached_is_done() {
     for at in 0..100u64 {
         file.write_all_at(at.to_ne_bytes(), at * 8).detach();
     }
-    // Covers only operations that were ready before; dropping the last handle is a better sign.
+    // The file can be taken out when no operation uses it any more.
     let mut file = file;
     let file = loop {
         match file.into_std() {

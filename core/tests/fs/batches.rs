@@ -104,7 +104,7 @@ fn open_at_a_time(watch: std::fs::File) -> i32 {
     most
 }
 
-/// Writes to a FIFO whose reader waits for that: an open for writing alone fails before.
+/// Writes to a FIFO. An open for writing alone fails until the FIFO's reader waits.
 fn write_to_waiting_reader(fifo: &std::path::Path) {
     use std::os::unix::fs::OpenOptionsExt as _;
 
@@ -120,7 +120,7 @@ fn write_to_waiting_reader(fifo: &std::path::Path) {
 }
 
 /// The batch runs in a child process, because the limit is the process's. One worker reads FIFOs,
-/// which has it open the files after them ahead.
+/// which makes it open the next files ahead.
 #[test]
 fn files_that_are_opened_ahead_leave_half_of_the_descriptors_to_others() {
     use std::os::fd::{AsRawFd as _, FromRawFd as _};
@@ -272,7 +272,7 @@ fn a_batch_is_a_stream() {
     });
 }
 
-/// The workers of the batch do not come, or come late.
+/// Some workers of the batch fail before they have run.
 #[cfg(feature = "faulty")]
 #[test]
 fn every_file_of_a_batch_has_one_result_whatever_the_engine_refuses() {

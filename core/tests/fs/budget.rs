@@ -39,7 +39,7 @@ fn names_behind<'a>(text: &'a str, mark: &'a str) -> impl Iterator<Item = &'a st
 
 struct Woken {
     task: Thread,
-    /// Wakes by the polling thread.
+    /// The number of wake-ups by the polling thread.
     here: AtomicUsize,
     any: AtomicBool,
 }
@@ -190,7 +190,7 @@ fn every_call_of_a_cursor_lets_others_run() {
     let sources = sources();
     let (_, text) = sources.iter().find(|(file, _)| file == "cursor.rs").unwrap();
     let traits = text.find("macro_rules!").unwrap();
-    // Both traits close by the macro's parameter.
+    // The name of the closing function is a parameter of the macro.
     let calls: BTreeSet<&str> =
         names_behind(&text[traits..], "fn ").filter(|name| name.starts_with("poll_")).collect();
     let calls = calls.into_iter().chain(["poll_shutdown", "poll_close"]);

@@ -40,7 +40,8 @@ fn operations_in_the_background_are_few_among_the_others_and_go_in_order() {
                 while fs.in_flight() != (few, 20 - few) {
                     std::thread::yield_now();
                 }
-                // One read is withdrawn at the gate; one that has passed the gate makes room.
+                // Two reads are withdrawn at the gate. A third one has passed the gate, and makes
+                // room.
                 drop(reads.pop());
                 let error = reads.pop().unwrap().cancel().await.0.unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
@@ -98,7 +99,8 @@ fn what_is_in_the_background_ends_in_every_way() {
     }
 }
 
-/// A batch and ranges in the background wait behind an operation there, and the others do not.
+/// A batch and ranges in the background wait for an earlier background operation. Others do not
+/// wait.
 #[test]
 fn batches_in_the_background_let_others_go_before() {
     let (named, data) = file_of(300_000);

@@ -16,8 +16,8 @@ fn cursor(path: &std::path::Path, capacity: usize, is_handed_over: bool) -> Curs
     cursor_of(path, capacity, Fs::builder().inline_max(inline_max))
 }
 
-/// A cursor with delayed transfers: the first poll of one finds it under way. On another CPU, a
-/// spinning worker would end a transfer before that poll.
+/// A cursor with delayed transfers: the first poll of a transfer finds it under way. Without the
+/// delay, a worker that spins on another CPU would end it before that poll.
 #[cfg(all(feature = "tokio", feature = "faulty"))]
 fn slow_cursor(path: &std::path::Path, capacity: usize) -> Cursor {
     let held = uringlet::Faults { held: 1000, held_us_max: 1000, ..uringlet::Faults::none(7) };
@@ -178,7 +178,7 @@ mod with_tokio {
                 if !poll_once(cursor.write(&bytes)) {
                     dropped += 1;
                     if round % 3 == 0 {
-                        // Other bytes: those of the dropped write are before them.
+                        // Other bytes are written, after those of the dropped write.
                         expected.extend_from_slice(&bytes);
                         let others = [round as u8 ^ 0x80; 30];
                         cursor.write_all(&others).await.unwrap();
@@ -192,7 +192,7 @@ mod with_tokio {
             assert!(dropped > 0);
             assert_eq!(cursor.position(), expected.len() as u64);
             assert!(std::fs::read(named.path()).unwrap() == expected);
-            // A write that is dropped with the cursor, too.
+            // A write that is dropped with its cursor goes on, too.
             let write = poll_once(cursor.write(b"the end"));
             let file = cursor.get_ref().clone();
             drop((write, cursor));

@@ -159,7 +159,7 @@ fn a_directory_refuses_as_the_system_calls_do() {
             for (at, (found, expected)) in refused.into_iter().enumerate() {
                 assert_eq!(found, Some(expected), "{at}");
             }
-            // The path is no directory.
+            // This descriptor is no directory's.
             let file =
                 Dir::from(std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
             assert_eq!(errno(file.create("x").await), Some(libc::ENOTDIR));

@@ -61,7 +61,7 @@ fn reads_of_a_driven_one_are_those_of_the_file() {
     }
 }
 
-/// Waits until the runtime drives it.
+/// Waits until the runtime drives the file's `Fs`.
 async fn drives(file: &File) {
     let comes = async {
         while !goes_to_ring(file) {
@@ -83,11 +83,11 @@ fn a_runtime_that_does_not_come_is_helped_out() {
         let file = File::open(named.path()).on(&fs).wait().unwrap();
         runtime.block_on(async {
             for at in 0..20 {
-                // Blocks the thread that would drive it.
+                // Blocks the thread that would drive the `Fs`.
                 let read = file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
                 let ((), buffer) = pollster::block_on(read).unwrap();
                 assert_eq!(buffer[..], data[at as usize * 1000..][..1000]);
-                // The runtime comes again, and finds out that it was missed.
+                // The runtime drives the `Fs` again.
                 drives(&file).await;
                 let read = file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
                 let ((), buffer) = read.await.unwrap();
@@ -115,13 +115,13 @@ fn a_runtime_that_ends_leaves_its_requests_to_threads() {
         let read = file.read_exact_at(vec![0u8; 7], 7).forced_async();
         let ((), buffer) = pollster::block_on(read).unwrap();
         assert_eq!(buffer[..], data[7..14]);
-        // Another runtime may drive it.
+        // Another runtime may drive the `Fs`.
         let next = Builder::new_current_thread().enable_io().build().unwrap();
         assert!(next.block_on(async { fs.drive_on_tokio() }));
     }
 }
 
-/// The pages of reads may arrive after the thread that has handed them over has ended.
+/// The pages of a read may arrive after the thread that has handed the read over has ended.
 #[test]
 fn reads_outlive_the_thread_that_has_handed_them_over() {
     let (named, data) = file_of(4 << 20);
@@ -157,7 +157,7 @@ fn reads_outlive_the_thread_that_has_handed_them_over() {
     }
 }
 
-/// Drops the file's pages from memory, as far as they are there.
+/// Drops the file's pages from memory.
 #[allow(unsafe_code)]
 fn forget_pages(file: &std::fs::File) -> i32 {
     use std::os::fd::AsRawFd as _;
@@ -203,7 +203,7 @@ fn one_runtime_drives_at_a_time_and_ends_with_what_it_drives() {
         runtime.block_on(async {
             assert!(!fs.drive_on_tokio());
             drop(fs);
-            // The driving task finds out.
+            // The driving task finds that the `Fs` is gone, and ends.
             let gone = async {
                 while tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0 {
                     tokio::task::yield_now().await;

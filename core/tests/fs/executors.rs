@@ -31,7 +31,7 @@ impl Executor {
             Self::TokioThreads => {
                 let runtime =
                     tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
-                // The read is a task: the workers poll it, not this thread.
+                // The future is a task: the workers poll it, not this thread.
                 runtime.block_on(async { tokio::spawn(future).await.unwrap() })
             }
             Self::TokioCurrent => {

@@ -144,7 +144,7 @@ fn resident() -> usize {
 #[test]
 fn a_hundred_thousand_are_in_flight_within_a_kilobyte_each() {
     const ALL: usize = 100_000;
-    /// The engine checks everything that waits for one pipe.
+    /// The engine checks all requests that wait for one pipe, so it is given few.
     const IN_FLIGHT: usize = 256;
     let (reader, mut writer) = pipe();
     let fs = Fs::builder().in_flight(IN_FLIGHT as u32).build().unwrap();

@@ -8,7 +8,7 @@ use uringlet::fs;
 
 use crate::limits::in_time;
 
-/// Directories, files and links for a path.
+/// Makes the directories, files and links through which the paths of the test lead.
 fn furnish(folder: &Path) {
     std::fs::create_dir(folder.join("there")).unwrap();
     std::fs::write(folder.join("file"), "").unwrap();

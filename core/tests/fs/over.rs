@@ -25,7 +25,7 @@ pub fn make_fifo(path: &Path) {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
 }
 
-/// Entries of a directory of this process: descriptors, or threads.
+/// The number of this process's descriptors (`fd`), or of its threads (`task`).
 fn count(what: &str) -> usize {
     std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count()
 }
@@ -42,7 +42,7 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
         return assert!(status.unwrap().success());
     }
     let folder = tempfile::tempdir().unwrap();
-    // With readers only or writers only, none finds the other side.
+    // Each FIFO has only readers or only writers, so no open finds the other side.
     let fifos = ["readers", "writers"].map(|name| folder.path().join(name));
     fifos.iter().for_each(|fifo| make_fifo(fifo));
     let (descriptors, threads) = (count("fd"), count("task"));
@@ -171,7 +171,7 @@ fn what_never_ends_is_waited_for_only_so_long() {
     });
     let error = fs.shutdown(short).wait().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    // No operation begins any more, in memory or not.
+    // No operation begins any more, whether its data is in memory or not.
     for read in [regular.read_at(vec![0; 10], 0), regular.read_at(vec![0; 10], 0).forced_async()] {
         let BufResult(result, buffer) = read.wait();
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ESHUTDOWN));

@@ -18,7 +18,7 @@ use crate::skipped;
 mod wire;
 use wire::*;
 
-/// Small, so that a file takes several writes.
+/// The maximum number of bytes of one write request: small, so that a file takes several writes.
 const WRITE_MAX: u32 = 4096;
 
 type Bytes = Arc<Vec<u8>>;
@@ -192,7 +192,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None`, with a message, if none can be mounted here.
+    /// Starts the server. `None`, with a message, if no file system can be mounted here.
     fn start(test: &str) -> Option<Self> {
         let folder = Arc::<Mutex<Folder>>::default();
         let served = Arc::clone(&folder);
@@ -225,7 +225,7 @@ impl Disk {
         self.path.join("file")
     }
 
-    /// From now on, a crash may leave one of these.
+    /// From now on, a crash may leave one of these contents.
     fn allow(&self, legal: [&[u8]; 2]) {
         let legal = legal.map(|bytes| Bytes::new(bytes.to_vec()));
         self.folder.lock().unwrap().legal = legal.to_vec();
@@ -267,12 +267,12 @@ impl Drop for Disk {
     }
 }
 
-/// All differ in length and content.
+/// The content with this number. All contents differ in length and bytes.
 fn content(number: usize) -> Vec<u8> {
     (0..1 + number * 17 % 20_000).map(|at| (at + number) as u8).collect()
 }
 
-/// The first content is brought to the disk as any other.
+/// Writes the first content, and brings it to the disk.
 fn furnish(disk: &Disk) {
     fs::replace(disk.file(), content(0)).wait().0.unwrap();
     assert_eq!(disk.settled("at first"), content(0));
@@ -362,7 +362,7 @@ fn a_replacement_that_the_file_system_refuses_leaves_the_old_file_alone() {
         assert_eq!(replace(1), Err(errno), "{opcode}");
         assert!(disk.settled(&opcode.to_string()) == content(0), "{opcode}");
     }
-    // The file is replaced then, and a crash may undo that.
+    // If only the folder's fsync fails, the file is replaced, but a crash may undo that.
     disk.refuse(FSYNCDIR, libc::EIO);
     assert_eq!(replace(1), Err(libc::EIO));
     assert!(std::fs::read(disk.file()).unwrap() == content(1));

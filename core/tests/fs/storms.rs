@@ -169,7 +169,7 @@ fn run(executor: Executor, fs: &Fs, operations: usize) {
 #[test]
 fn operations_dropped_in_every_state_leave_nothing_behind_on_any_executor() {
     let each = storm() / ALL.len() / 2;
-    // Room for everything, and almost no room: most of them are queued.
+    // One `Fs` has room for all operations. The other has room for three, so most are queued.
     let wide = Fs::builder().build().unwrap();
     let narrow = Fs::builder().in_flight(3).bytes_in_flight(2048).build().unwrap();
     Executor::each(|executor| {

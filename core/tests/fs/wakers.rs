@@ -83,7 +83,7 @@ fn a_waker_is_cloned_once_however_often_its_operation_is_polled() {
 }
 
 /// Tasks that are polled repeatedly, with changing wakers: each is woken at most once, by its last
-/// one.
+/// waker.
 #[test]
 fn a_task_is_woken_once_by_its_last_waker() {
     let (named, _) = file_of(1 << 20);

@@ -80,7 +80,7 @@ fn blocked_opens_stop_nothing_else_and_are_all_released() {
         let results = by_user_data(&reap_all(&mut context));
         assert_eq!(results.len(), 500);
         assert!((0..500).all(|at| results[&at] == BLOCK as i32));
-        // Work that needs a worker, of either kind, one after the other and all together.
+        // Requests that need a worker of either kind run one after the other, and all together.
         let path = c_path(dir.path());
         let mut status = std::mem::MaybeUninit::<libc::statx>::uninit();
         let others = [
@@ -95,7 +95,7 @@ fn blocked_opens_stop_nothing_else_and_are_all_released() {
                     push(&mut context, sqe.user_data((at * together + which) as u64));
                 }
                 submit_all(&mut context);
-                // With a deadline: this thread executes none of them.
+                // With a deadline, this thread executes none of them.
                 let missing = some.len();
                 assert_eq!(context.wait(missing, Some(LONG)).unwrap(), missing, "held up: {at}");
                 reap_all(&mut context).iter().for_each(|cqe| match cqe.user_data {

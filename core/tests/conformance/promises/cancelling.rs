@@ -29,7 +29,7 @@ fn a_waiting_poll_can_be_cancelled() {
     assert_eq!(errno(context.cancel(7)), libc::ENOENT);
 }
 
-/// A worker may try such a read: it takes the number for a file's, and finds a pipe.
+/// The engine takes the number for a file's. A worker may try the read, and finds a pipe.
 #[test]
 fn a_read_of_a_pipe_can_be_cancelled_where_a_file_had_its_number() {
     let _bound = bounded(2 * LONG);
@@ -67,7 +67,7 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// A context without room, all of it submitted reads, with a buffer each.
+/// A context that is full of submitted reads, each with a buffer.
 fn full_of_reads(file: &File, buffers: &mut Vec<[u8; BLOCK]>) -> Context {
     let mut context = context(8);
     buffers.resize(context.entries(), [0; BLOCK]);
@@ -90,7 +90,8 @@ fn cancelled_requests_that_were_reaped_hold_no_room() {
         }
         let mut reaped = 0;
         while reaped < most {
-            // The thread sleeps, and takes no baton: everything is cancelled or with a worker.
+            // This thread only sleeps, and executes nothing: everything is cancelled or with a
+            // worker.
             assert!(wait_until(|| {
                 reaped += reap_all(&mut context).len();
                 reaped == most

@@ -1,5 +1,5 @@
-//! Reads of pages that are not in memory: the right bytes, each once, on any thread, and none
-//! behind a stuck read.
+//! Reads of pages that are not in memory. Each returns the right bytes once, on any thread, and
+//! none waits behind a stuck read.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ fn file() -> (File, Vec<u8>) {
     (file, content)
 }
 
-/// From here on its pages have to be read from the device, except pages that the kernel keeps.
+/// Drops the file's pages from the cache, except those that the kernel keeps.
 fn drop_cache(file: &File) {
     // SAFETY: advice on a file of ours.
     let ret = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };

@@ -40,7 +40,7 @@ struct Case {
     kinds: u64,
 }
 
-/// Every case with requests of these kinds held.
+/// Every case in which the server holds requests of these kinds.
 fn cases(kinds: u64) -> impl Iterator<Item = Case> {
     let known = move |direct| [false, true].map(|known| Case { direct, known, kinds });
     [false, true].into_iter().flat_map(known)
@@ -131,7 +131,7 @@ impl Hung {
         result
     }
 
-    /// Reads, writes and fsyncs that are answered.
+    /// Makes reads, writes and fsyncs that the server answers.
     fn get_known(&mut self) {
         let (fd, mut page) = (self.file.as_raw_fd(), Box::new(Page([0; PAGE])));
         for round in 0..12 {
@@ -248,7 +248,7 @@ impl Hung {
         self.check();
     }
 
-    /// Everything has succeeded, or was cancelled on request.
+    /// Checks that each request has succeeded, or was cancelled on request.
     fn check(&self) {
         for (number, request) in self.requests.iter().enumerate() {
             let result = request.ended.expect("ended");
@@ -317,7 +317,7 @@ impl Thread {
         Self { handle: std::thread::spawn(body), said, tell }
     }
 
-    /// The thread's next message; nothing within the limit.
+    /// The thread's next message. `None`: none has come within [`LIMIT`].
     fn next(&self) -> Option<Said> {
         self.next_in(LIMIT)
     }
@@ -348,7 +348,8 @@ fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
             Some(Said::Waiting) => break,
             Some(_) => {}
             None => {
-                // Only now may the thread go on; the next step begins while the server holds again.
+                // Only now may the thread go on; the next step begins while the server holds
+                // requests again.
                 disk.go_on();
                 assert_eq!(thread.next_in(LONG), Some(Said::End), "{step} does not end at all");
                 late.push(step);

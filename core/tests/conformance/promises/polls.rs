@@ -66,7 +66,7 @@ fn a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads() {
     if excepted(|| ()) {
         return;
     }
-    // The numbers are new to this process: other tests have taught it nothing about them.
+    // The descriptor numbers are new to this process, so the engine knows nothing about them.
     isolated(|| {
         let _bound = bounded(4 * LONG);
         let folder = tempfile::tempdir().unwrap();

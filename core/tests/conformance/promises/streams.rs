@@ -36,7 +36,7 @@ fn a_write_that_would_go_through_does_not_wait_for_the_peer() {
     writer.write_all(&[1; 100]).unwrap();
     assert!(!is_writable(writer.as_raw_fd()), "it is full by poll's measure");
     if !pipes_take_nowait() {
-        // The kernel does not tell whether it would succeed.
+        // The kernel does not tell whether the write would succeed.
         return skip("this kernel takes no RWF_NOWAIT for pipes");
     }
     assert_eq!(run(&mut context, Sqe::write(writer.as_raw_fd(), &[2; 100], 0)), 100);

@@ -1,5 +1,5 @@
 //! A thread that is stuck inside a request that was not expected to sleep blocks nothing else: it
-//! loses the baton.
+//! loses the baton, the right to execute requests inline.
 
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
@@ -41,7 +41,7 @@ impl Blocker {
         const MISSING: u64 = 1;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // poll(2) of a blocking one only says POLLERR.
+        // poll(2) of a userfaultfd that blocks only says POLLERR.
         // SAFETY: a new descriptor and a new mapping of one page, both owned by the result.
         unsafe {
             let fd =

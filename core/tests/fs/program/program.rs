@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-/// The program's findings: the same with both.
+/// The program's findings: the same with both libraries.
 type Seen = BTreeMap<&'static str, String>;
 
 pub(super) async fn run(folder: &Path) -> io::Result<Seen> {
