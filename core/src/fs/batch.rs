@@ -80,8 +80,8 @@ pub fn metadata_many(
     Many::of_paths(paths, |_| SIZE, None, |_, path, _| Found::new().look(HERE, path, 0))
 }
 
-/// Everything in a directory and in those below it, in no particular order; symbolic links are not
-/// followed. Several threads read directories.
+/// Everything in a directory and in the directories below it, in no particular order; symbolic
+/// links are not followed. Several threads read directories.
 ///
 /// ```
 /// use uringlet::fs;

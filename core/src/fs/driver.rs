@@ -80,8 +80,8 @@ impl FsBuilder {
     }
 
     /// Requests that the engine has at a time: 1 to 32,768; 4,096 by default. Further ones are
-    /// queued. A request that never ends keeps its place, for example a read of an empty pipe.
-    /// Programs with thousands of those give them an `Fs` of their own.
+    /// queued. A request that never ends keeps its place, for example a read of an empty pipe. A
+    /// program with thousands of such requests gives them an `Fs` of their own.
     #[must_use]
     pub fn in_flight(mut self, requests: u32) -> Self {
         self.in_flight = requests;

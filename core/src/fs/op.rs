@@ -456,8 +456,8 @@ fn orphaned<O: Operation>(slot: &OpSlot<O>) -> O::Output {
     payload.operation.end(-libc::EINVAL)
 }
 
-/// Stops a request that has not ended, as far as possible. True if it was withdrawn from the line:
-/// then the caller owns its payload.
+/// Stops a request that has not ended, if possible. True: the request was withdrawn from the line,
+/// and the caller owns its payload.
 fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
     let header = &slot.header;
     if slot.flight.is_done() || slot.generation() != process::generation() {

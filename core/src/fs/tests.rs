@@ -135,7 +135,7 @@ fn operations_are_dropped_in_every_state() {
             check(block_on(awaited));
             check(waited.wait());
             let _ = is_over || Pin::new(&mut polled).poll(&mut context).is_ready();
-            // Another thread drops the future than the one that has polled it.
+            // The future is dropped by a thread that has not polled it.
             std::thread::scope(|scope| _ = scope.spawn(move || drop(polled)));
         }
         drain(&fs);

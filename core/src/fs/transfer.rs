@@ -33,7 +33,7 @@ pub type WriteAll<B> = FileTransfer<B, Out, Whole>;
 #[derive(Debug)]
 pub(super) struct Span {
     offset: u64,
-    /// The buffer's address, read once, in its final place.
+    /// The buffer's address, asked for once, when the operation has its final place.
     address: Cell<u64>,
     length: Cell<usize>,
     done: Cell<usize>,

@@ -165,7 +165,7 @@ fn look(header: &Header, at: RawFd, path: &CStr, found: &Found) -> io::Result<Lo
     Ok((descriptor, known))
 }
 
-/// Opens a file that [`read_now`] is to read, and has the kernel bring its beginning to memory.
+/// Opens a file that [`read_now`] reads later, and has the kernel bring its beginning to memory.
 ///
 /// # Errors
 /// As open(2). `Unsupported`: it is no regular file. The open of a FIFO would wait for its writer.

@@ -524,8 +524,9 @@ fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
 
 #[test]
 fn writes_of_one_pipe_stay_whole_and_in_order() {
-    // This runs in a process of its own. A number that was a file's, and was closed unseen, is
-    // found out with one request at a time, in any order.
+    // This runs in a process of its own, where no file had these numbers before. If a file had a
+    // number, the engine finds the stream only by calls that fail. Requests may then come in any
+    // order.
     isolated(|| {
         let mut context = context(64);
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -558,8 +559,9 @@ fn terminal() -> Option<(File, File)> {
 
 #[test]
 fn reads_of_a_terminal_get_its_lines_in_order() {
-    // This runs in a process of its own. A number that was a file's, and was closed unseen, is
-    // found out with one request at a time, in any order.
+    // This runs in a process of its own, where no file had these numbers before. If a file had a
+    // number, the engine finds the stream only by calls that fail. Requests may then come in any
+    // order.
     isolated(|| {
         let Some((mut master, slave)) = terminal() else {
             return skip("no terminal can be made");
