@@ -229,7 +229,8 @@ pub(crate) mod setup {
     pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
 }
 
-/// All features but attributes of transfers, and the control of iowait.
+/// All features, without attributes of transfers (bit 16) and without the control of iowait (bit
+/// 17).
 pub(crate) const FEATURES: u32 = 0xffff;
 pub(crate) const FEATURE_SINGLE_MMAP: u32 = 1 << 0;
 pub(crate) const FEATURE_EXT_ARG: u32 = 1 << 8;
@@ -354,7 +355,7 @@ pub(crate) mod op {
             || matches!(opcode, READV_FIXED..=WRITEV_FIXED)
     }
 
-    /// Does this operation write to the file?
+    /// Is the operation WRITE, WRITEV or WRITE_FIXED? WRITEV_FIXED and sends are not counted.
     pub(crate) fn is_write(opcode: u8) -> bool {
         matches!(opcode, WRITE | WRITEV | WRITE_FIXED)
     }
@@ -376,7 +377,7 @@ pub(crate) mod timeout {
     pub(crate) const UPDATE_KNOWN: u32 = UPDATE | LINK_UPDATE | ABS | CLOCKS;
 }
 
-/// Flags of polls, in the field of the length.
+/// Flags of polls. They stand in the field of the length.
 pub(crate) mod poll {
     pub(crate) const MULTI: u32 = 1 << 0;
     pub(crate) const UPDATE_EVENTS: u32 = 1 << 1;
@@ -384,7 +385,7 @@ pub(crate) mod poll {
     pub(crate) const LEVEL: u32 = 1 << 3;
 }
 
-/// Flags of sends and receives, in the field of the priority.
+/// Flags of sends and receives. They stand in the field of the priority.
 pub(crate) mod message {
     pub(crate) const POLL_FIRST: u16 = 1 << 0;
     /// The flag of multishot receives.
@@ -415,7 +416,7 @@ pub(crate) mod message_ring {
     pub(crate) const FILE: u64 = 1;
     /// The flag for no completion on the other ring.
     pub(crate) const SKIP: u32 = 1 << 0;
-    /// The completion there has the flags of the entry.
+    /// The completion on the other ring has the flags that the entry gives.
     pub(crate) const PASS: u32 = 1 << 1;
     pub(crate) const KNOWN: u32 = SKIP | PASS;
 }

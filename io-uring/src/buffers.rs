@@ -22,9 +22,10 @@ pub(crate) struct Provided {
     pub(crate) at: u64,
     pub(crate) len: u32,
     pub(crate) id: u16,
-    /// The number of buffers of the ring that were in front of it.
+    /// The value of the ring's head when this buffer was taken.
     place: u16,
-    /// Other requests have taken buffers since, and the program may have used its place again.
+    /// Other requests have taken later buffers of the ring. The program may have filled the place
+    /// of this buffer again.
     is_hidden: bool,
 }
 
@@ -39,8 +40,8 @@ impl Provided {
 #[derive(Debug)]
 enum Place {
     List(VecDeque<Provided>),
-    /// The program fills the ring, and its memory is checked each time. Entries before `tail` are
-    /// known to be accessible.
+    /// The program fills the ring. Every read of an entry checks the memory. `tail` is the
+    /// program's tail, as last read.
     Ring {
         at: usize,
         entries: u16,
@@ -92,10 +93,10 @@ impl BufferGroup {
         }
     }
 
-    /// Takes the next buffers: for `most` bytes, if that is not 0, and no more than if all were as
-    /// long as the first one. A later buffer that is longer than what is left of the bytes is not
-    /// taken, unless it can be used up in pieces. A list gives one buffer, because its numbers may
-    /// have any order.
+    /// Takes the next buffers. If `most` is not 0, they are for `most` bytes. Their number is at
+    /// most the number that would do if all had the length of the first. A later buffer that is
+    /// longer than the missing bytes is taken only if it can be used in pieces. A list gives one
+    /// buffer, because the numbers in a list may have any order.
     pub(crate) fn take_several(&mut self, most: u64) -> Vec<Provided> {
         let (mut taken, mut left, mut room) = (Vec::new(), most, SEVERAL);
         let (is_list, in_pieces) = (self.is_list(), self.is_used_in_pieces());
@@ -129,13 +130,13 @@ impl BufferGroup {
         matches!(self.place, Place::Ring { in_pieces: true, .. })
     }
 
-    /// A transfer has used this many bytes of buffers that were taken, and no more than one of them
-    /// if that is 0. The others are given back. True: so is the rest of the last one, which begins
-    /// later now. `are_last`: other requests have taken no buffers since.
+    /// A transfer has used `bytes` bytes of buffers that were taken. A transfer of 0 bytes uses one
+    /// buffer. The unused buffers are given back. True: the last used buffer is given back, too,
+    /// and now begins after its used part. `are_last`: other requests have taken no buffers since.
     pub(crate) fn use_up(&mut self, buffers: &[Provided], mut bytes: u64, are_last: bool) -> bool {
         let in_pieces = self.is_used_in_pieces();
         let are_last = are_last || self.are_last(buffers);
-        // Empty ones at the end are used then, too.
+        // If all bytes are used, empty buffers at the end count as used, too.
         let are_full = bytes > 0 && bytes == bytes_of(buffers);
         let kept = |one: Provided| Provided { is_hidden: one.is_hidden || !are_last, ..one };
         let (mut used, mut rest, mut begins_later) = (0, None, false);
@@ -194,7 +195,8 @@ impl BufferGroup {
         self.is_empty() && self.user.is_none()
     }
 
-    /// A buffer was not used: it is the next one, but for those in front of it in the ring.
+    /// Gives back a buffer that was not used. Returned buffers are taken again in the order of the
+    /// ring.
     pub(crate) fn give_back(&mut self, buffer: Provided) {
         let is_behind = |other: &Provided| other.place.wrapping_sub(buffer.place) as i16 >= 0;
         let place = self.back.iter().position(is_behind).unwrap_or(self.back.len());
@@ -202,7 +204,8 @@ impl BufferGroup {
     }
 }
 
-/// Has a ring buffers behind its head? The program's tail is read if it is not known.
+/// Has a ring buffers behind its head? Reads the program's tail again if the head has reached
+/// `tail`.
 fn has_more(at: usize, head: u16, tail: &mut u16) -> bool {
     if head == *tail
         && let Ok(now) = user::read(at + TAIL)
@@ -226,8 +229,8 @@ impl BufferGroups {
         self.groups.get_mut(&number)
     }
 
-    /// Makes a group with this number. Requests that wait for an earlier group with it keep
-    /// waiting.
+    /// Makes a group with this number. Requests that wait for an earlier group with the same number
+    /// keep waiting.
     fn make(&mut self, number: u16, place: Place) -> &mut BufferGroup {
         self.last += 1;
         let (user, waiting) =
@@ -368,7 +371,7 @@ mod tests {
         let all = group.take_several(0);
         assert_eq!(ids(&all), [0, 1, 2, 3, 0, 5]);
         assert_eq!(all.iter().map(|one| one.len).collect::<Vec<_>>()[..4], [90, 100, 60, 100]);
-        // They are not shown later, either.
+        // The rest of a hidden buffer is not written to the ring later, either.
         assert!(group.use_up(&all[..2], 150, true));
         // SAFETY: as above.
         assert_eq!(unsafe { at.add(1).read_volatile() }, entry(5000, 5));

@@ -202,7 +202,7 @@ impl Call {
     }
 }
 
-/// The program's close(2), which every drop-in sees.
+/// Calls the close(2) of the program, so that every loaded drop-in sees the call.
 fn close(fd: i32) -> i32 {
     // SAFETY: the program has asked for it.
     if unsafe { libc::close(fd) } == 0 {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 /// No request.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A ring's requests, as far as chains need them.
+/// The properties of a ring's requests that chains need.
 pub(crate) trait Links {
     /// The next request of the chain, or [`NONE`].
     fn next(&self, at: u32) -> u32;
@@ -61,7 +61,7 @@ pub(crate) struct Chains {
     barrier: bool,
     /// First requests of chains, which start in this batch.
     starts: VecDeque<u32>,
-    /// Steps of this round, taken after these starts.
+    /// Steps of this round, taken after `starts`.
     steps: VecDeque<Step>,
     /// Steps of the next round: first `first`, then `following`.
     first: VecDeque<Step>,
@@ -90,13 +90,13 @@ impl Chains {
         self.head
     }
 
-    /// The last request of that chain, or [`NONE`].
+    /// The last request of the chain that is being assembled, or [`NONE`].
     pub(crate) fn tail(&self) -> u32 {
         self.tail
     }
 
     /// Adds a request to the chain that is being assembled. `drains`: the chain waits for earlier
-    /// ones, even if this request is in its middle. Then the next chain waits for this one, too.
+    /// chains. If the request is not the first of its chain, the next chain drains, too.
     pub(crate) fn add(&mut self, requests: &mut impl Links, at: u32, drains: bool) {
         if self.head == NONE {
             if std::mem::take(&mut self.drain_next) {
@@ -159,7 +159,7 @@ impl Chains {
         self.first.push_back(step);
     }
 
-    /// Is no chain being assembled, and does none wait, or wait to be started?
+    /// Is no chain being assembled, drained or held, and is no start or step queued?
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         let Self { head, drain_next, wait_next, barrier, .. } = *self;
@@ -171,7 +171,7 @@ impl Chains {
         queued + self.steps.len() + self.first.len() + self.following.len() > 0
     }
 
-    /// A request of a chain of its own was let through, and started.
+    /// A request that is a chain of its own has started.
     pub(crate) fn begun(&mut self) {
         self.running += 1;
     }

@@ -14,10 +14,10 @@ use crate::sync::{AtomicU32, Ordering};
 pub(crate) trait Queue {
     /// The number of completions that the program has reaped, as the program says.
     fn head(&self) -> u32;
-    /// The number of completions that were published, whatever the program writes there.
+    /// The number of completions that were published. The program cannot change this number.
     fn tail(&self) -> u32;
     /// The number of completions that the program sees. It is behind [`tail`](Self::tail) for a
-    /// moment in [`publish`](Self::publish), and the program can write there.
+    /// moment in [`publish`](Self::publish). The program can overwrite it.
     fn seen_tail(&self) -> u32;
     /// Writes a completion to a place that nobody reads yet.
     fn write(&self, place: u32, cqe: &Cqe);
@@ -25,7 +25,7 @@ pub(crate) trait Queue {
     fn publish(&self, tail: u32);
 }
 
-/// The numbers of completions: for threads without the lock.
+/// The numbers of completions, for threads that do not hold the lock.
 #[derive(Debug)]
 pub(crate) struct Counts {
     /// The size of the ring.
@@ -47,8 +47,8 @@ impl Counts {
 
     /// All completions, in the ring or not. The program sees each that is counted in the ring.
     pub(crate) fn all(&self, queue: &impl Queue) -> u32 {
-        // Completions outside of the ring are counted first. A completion that moves into the ring
-        // is there before it is removed here. In the other order it would be in neither place.
+        // Completions outside of the ring are counted first. A completion that moves is in the ring
+        // before it leaves this count. In the other order, a thread could see it in neither place.
         let outside = self.outside();
         let head = queue.head();
         queue.seen_tail().wrapping_sub(head).min(self.entries).saturating_add(outside)
@@ -60,7 +60,7 @@ impl Counts {
     }
 }
 
-/// The places, under the ring's lock.
+/// The places outside of the ring's memory. The ring's lock protects them.
 #[derive(Debug)]
 pub(crate) struct Completions {
     backlog: VecDeque<Cqe>,
@@ -72,17 +72,17 @@ impl Completions {
         Self { backlog: VecDeque::new(), deferred: VecDeque::new() }
     }
 
-    /// Had the ring no room for some?
+    /// Had the ring no room for some completions?
     pub(crate) fn has_overflown(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Do some wait for the owner to come?
+    /// Do some completions wait for the owner to come?
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// Has the ring room for one now?
+    /// Has the ring room for a completion now?
     pub(crate) fn has_room(&self, counts: &Counts, queue: &impl Queue) -> bool {
         self.backlog.is_empty() && counts.in_ring(queue) < counts.entries
     }
@@ -106,7 +106,7 @@ impl Completions {
         counts.outside.fetch_add(1, Ordering::Release);
     }
 
-    /// Moves waiting completions into the ring, as far as there is room.
+    /// Moves waiting completions into the ring while it has room.
     pub(crate) fn flush(&mut self, counts: &Counts, queue: &impl Queue) {
         while counts.in_ring(queue) < counts.entries
             && let Some(cqe) = self.backlog.pop_front().or_else(|| self.deferred.pop_front())
@@ -266,7 +266,8 @@ mod loom_models {
         });
     }
 
-    /// A completion comes while the program looks, which is told of it by `count`.
+    /// A completion comes while the program calls `count`. If `count` reports it, the program finds
+    /// it in the ring.
     fn tells(count: fn(&Model) -> u32) {
         loom::model(move || {
             let model = Model::new();

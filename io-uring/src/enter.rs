@@ -24,7 +24,8 @@ struct Bounds {
     min_wait: Option<u64>,
 }
 
-/// The ring of a call. For a descriptor that is no ring here, the kernel's answer.
+/// The ring of a call. `Err(0)`: the descriptor names no ring of this library, and the kernel is
+/// asked.
 pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i32> {
     if registered {
         return threads::registered(fd as u32);
@@ -149,11 +150,11 @@ unsafe fn enter_ring(
             Ok(())
         }
         Ok(bounds) => {
-            // The wait looks for them.
+            // The wait itself looks for receives that were left untried.
             core.untried.store(false, Ordering::Relaxed);
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
-            // A signal handler may leave the wait by a jump. The ring is not pinned meanwhile,
-            // because its end would wait for this thread.
+            // A signal handler may leave the wait by a jump. The ring is not pinned during the
+            // wait, because the end of the ring would wait for this thread.
             drop(ring);
             wait(&core, instance.as_deref(), min, bounds)
         }

@@ -53,7 +53,7 @@ impl<T> Slots<T> {
         Some(Self { slots, hint: 0, range: (0, count) })
     }
 
-    /// Has at least as many slots from now on. False: no memory.
+    /// Grows to at least `count` slots. False: no memory.
     pub(crate) fn grow(&mut self, count: usize) -> bool {
         let more = count.saturating_sub(self.slots.len());
         if self.slots.try_reserve_exact(more).is_err() {
@@ -76,8 +76,8 @@ impl<T> Slots<T> {
         self.slots[index].is_some()
     }
 
-    /// Fills a slot, or empties it. Returns the old content, which the caller releases. The search
-    /// for a free slot continues after it.
+    /// Fills a slot, or empties it. Returns the old content, which the caller releases. The next
+    /// search for a free slot begins after a filled slot, or at an emptied one.
     #[must_use]
     pub(crate) fn put(
         &mut self,
@@ -94,7 +94,7 @@ impl<T> Slots<T> {
         old
     }
 
-    /// A free slot of the range. The search begins at the last one found.
+    /// A free slot of the range. The search begins at `hint`.
     pub(crate) fn free(&self) -> Option<usize> {
         let (from, to) = (self.range.0, self.range.1.min(self.len()));
         let hint = self.hint.clamp(from, to);

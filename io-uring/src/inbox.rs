@@ -8,8 +8,8 @@
 //! | fence | fence |
 //! | tries the lock, and then reads the mail | looks for mail; if there is some, tries to lock |
 //!
-//! The owner and the sender each see what the other has done. So no mail is left when all of them
-//! have gone.
+//! The fences make at least one of the two threads see what the other has done. So no mail is left
+//! when all threads have gone.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -67,7 +67,7 @@ impl<M> Inbox<M> {
     }
 }
 
-/// Mail that was taken out; `older` points to newer letters.
+/// Mail that was taken out, the oldest letter first. Here `older` points to the next newer letter.
 struct Letters<M>(*mut Letter<M>);
 
 impl<M> Iterator for Letters<M> {

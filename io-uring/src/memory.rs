@@ -37,7 +37,7 @@ pub(crate) struct Memory {
     array: usize,
     cqe_size: usize,
     sqe_size: usize,
-    /// The pages of both queues are the program's, which maps nothing of them here.
+    /// The program has provided the pages of both queues, and so mmap(2) of the ring fails.
     is_theirs: bool,
 }
 
@@ -61,8 +61,8 @@ impl Mapped {
         Ok(Self { at: sys::map_shared(len)?, len, is_theirs: false })
     }
 
-    /// Other mappings of the program's pages, because the program may unmap its own. If there can
-    /// be none, as of private pages, the program's own.
+    /// Maps the program's pages again, because the program may unmap its own mapping. Private pages
+    /// cannot be mapped again: then the program's mapping is used.
     fn of_program(at: u64, len: usize) -> Result<Self, i32> {
         let (at, len) = (at as usize, pages(len));
         if at == 0 || at.is_multiple_of(PAGE) && !accessible_now(at, len, true) {
@@ -213,7 +213,7 @@ impl Memory {
         Some(unsafe { entry.read_volatile() })
     }
 
-    /// The operation of that entry.
+    /// The operation of the entry at this place.
     #[inline]
     pub(crate) fn opcode(&self, place: u32) -> Option<u8> {
         let entry = self.entry(place)?;

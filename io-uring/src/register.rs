@@ -77,7 +77,8 @@ fn allow(locked: &Locked<'_>, opcode: u32) -> Result<(), i32> {
     if is_refused { Err(-libc::EACCES) } else { Ok(()) }
 }
 
-/// Buffers of another ring, or of this one. No lock of a ring is taken under another's.
+/// Copies the buffers of another ring, or of this ring, into slots. No thread takes a ring's lock
+/// while it holds the lock of another ring.
 fn clone_buffers(core: &Arc<Core>, arg: usize, count: u32) -> Result<i32, i32> {
     const REGISTERED: u32 = 1;
     const REPLACE: u32 = 2;
@@ -189,7 +190,8 @@ fn update_files(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, 
     ring::update::<File>(locked, (offset, List { data: data as usize, tags: 0, count }))
 }
 
-/// `only_async`: completions of calls for the ring do not count the eventfd up.
+/// `only_async`: the eventfd is not counted up for completions that a thread posts inside a call
+/// for the ring.
 fn set_eventfd(
     locked: &mut Locked<'_>,
     arg: usize,
@@ -272,7 +274,7 @@ fn buffer_rings(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) ->
         return unsafe { user::write(arg, BufferStatus { head, ..status }) }.map(|()| 0);
     }
     let BufferRing { at, entries, group, flags, resv } = user::read(arg)?;
-    // Not the kernel's memory.
+    // A ring of buffers in the kernel's memory (`IOU_PBUF_RING_MMAP`) is refused.
     if flags & !buffer_ring::IN_PIECES != 0 {
         return Err(-libc::EINVAL);
     }
@@ -311,8 +313,8 @@ fn set_clock(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32
     Ok(0)
 }
 
-/// A hint, and nothing is done for it. `struct io_uring_napi`, in words: a time, preference and
-/// kind, and a parameter.
+/// IORING_REGISTER_NAPI. The values are a hint: they are stored, and have no effect. `struct
+/// io_uring_napi` in words: a time, a preference and a kind, and a parameter.
 fn set_network_polling(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
     const HOW: [u32; 2] = [0, 1];
     if arg == 0 || count != 1 {
@@ -325,7 +327,7 @@ fn set_network_polling(locked: &mut Locked<'_>, arg: usize, count: u32) -> Resul
     }
     // SAFETY: as above.
     unsafe { user::write(arg, locked.network_polling) }?;
-    // No queue of the network has a number here.
+    // Other kinds add or remove the number of a network queue, and are refused.
     if kind != 0 || !HOW.contains(&parameter) {
         return Err(-libc::EINVAL);
     }
@@ -358,7 +360,7 @@ fn probe(arg: usize, count: u32) -> Result<i32, i32> {
         return Err(-libc::EINVAL);
     }
     let count = count.min(op::LAST.into());
-    // As in the kernel: the program clears it first.
+    // As in the kernel: the program must have cleared the struct.
     let size = 16 + 8 * count as usize;
     if user::read_bytes(arg, size)?.iter().any(|&byte| byte != 0) {
         return Err(-libc::EINVAL);

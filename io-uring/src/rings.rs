@@ -87,7 +87,7 @@ pub(crate) fn get(fd: i32) -> Option<Pinned<'static, Ring>> {
     rings.table.get(rings.handle(fd)?)
 }
 
-/// All rings of this process, as the trait that one of them uses.
+/// All rings of this process, in the form in which a ring asks about other rings.
 #[derive(Debug)]
 pub(crate) struct AllRings;
 
@@ -375,8 +375,8 @@ impl Ring {
     /// As [`instance`](Self::instance), made if there is none yet.
     ///
     /// # Errors
-    /// The engine of this process, made at the first call. Fails with `-EAGAIN` if another thread,
-    /// or the code that this signal handler has interrupted, is making it.
+    /// `-EAGAIN`: another thread, or the code that this signal handler has interrupted, is making
+    /// the engine. Any other errno: the engine cannot be made.
     pub(crate) fn engine(&self) -> Result<&Arc<Instance>, i32> {
         if let Some(instance) = self.instance.get() {
             return Ok(instance);
@@ -388,13 +388,13 @@ impl Ring {
         self.instance.get().ok_or(-libc::EAGAIN)
     }
 
-    /// A thread has registered it.
+    /// A thread has registered the ring.
     pub(crate) fn is_registered(&self) {
         self.registered.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// A thread has unregistered it.
+/// A thread has unregistered the ring with this handle.
 pub(crate) fn is_unregistered(handle: usize) {
     let Some(rings) = RINGS.current().filter(|_| handle != 0) else { return };
     let is_last = {

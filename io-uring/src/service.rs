@@ -49,7 +49,7 @@ thread_local! {
 enum Takes {
     No,
     Yes,
-    /// And there may be more, because of what it has done meanwhile.
+    /// As `Yes`, and a nested call has asked for another look at the events.
     Again,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn watch(
     service.enlist(state, (token, key), Member { events: watch.events, watcher })
 }
 
-/// As [`watch`], for a receive that is left untried. `None`: it is to be tried.
+/// As [`watch`], for a receive that is left untried. `None`: the receive has to be tried.
 pub(crate) fn watch_untried(fd: i32, watcher: Arc<dyn Watcher>, key: u64) -> Option<Poll> {
     let service = SERVICE.current()?;
     let mut state = service.lock();
@@ -159,7 +159,7 @@ pub(crate) fn look_at_all() {
 /// that is its own until [`rise`].
 ///
 /// # Errors
-/// Takes the seat. Fails if another thread has it.
+/// Another thread has the seat.
 pub(crate) fn sit(ring: usize) -> Result<Option<[i32; 2]>, ()> {
     let Some(service) = busy().filter(|service| service.is_of(ring)) else { return Ok(None) };
     match service.made.get() {
@@ -353,7 +353,7 @@ impl Service {
         }
     }
 
-    /// Takes all events up to now, and tells the rings. False: there were none for them.
+    /// Takes all events up to now, and tells the rings. False: no ring had an event.
     fn take(&self) -> bool {
         self.take_with(None)
     }

@@ -153,8 +153,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// The calls that are answered here. A call has at most this many arguments; the others are
-/// ignored.
+/// Executes the calls that this library answers. No call has more than six arguments. A call with
+/// fewer ignores the rest.
 unsafe extern "C-unwind" fn ours(
     number: c_long,
     a: usize,

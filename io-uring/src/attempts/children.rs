@@ -14,28 +14,29 @@ use super::{Attempt, Tried};
 use crate::{sys, user};
 
 /// The kind of a child or a set of children, its number, and the options of the wait (waitid(2)).
-/// The last number tells waits apart whose number may mean another child later.
+/// The last number is 0, except for a pidfd: its number may name another child later. Each such
+/// wait has a number of its own.
 type Awaited = (i32, i32, i32, u64);
 
-/// The waits for children, by what they wait for. One thread waits for each: no signal ends its
-/// call, so a wait that is cancelled leaves it to the next one.
+/// The waits for children, by what they wait for. Waits for the same children share one thread. No
+/// signal ends the call of that thread. So a cancelled wait leaves the thread to the next wait.
 type Waits = Mutex<HashMap<Awaited, Vec<Arc<WaitChild>>>>;
 
 static WAITS: PerProcess<Waits> = PerProcess::new();
 
 #[derive(Debug)]
 pub(crate) struct WaitChild {
-    /// What the entry says.
+    /// The kind and the number in the entry.
     asked: (i32, i32),
     options: i32,
-    /// What that has meant when the request began to wait.
+    /// The children that `asked` meant when the request began to wait.
     awaited: OnceLock<Awaited>,
-    /// Where the state goes, or 0.
+    /// The address for the state of the child, or 0.
     info: u64,
     telling: Telling,
 }
 
-/// The waits of this process; none in a thread with a descriptor table of its own.
+/// The waits of this process. `None`: the thread has a descriptor table of its own.
 fn waits() -> Option<&'static Waits> {
     WAITS.current_or(|| Ok::<_, Infallible>(Mutex::default())).ok()
 }
@@ -45,7 +46,8 @@ impl WaitChild {
         Self { asked, options, awaited: OnceLock::new(), info, telling: Telling::new() }
     }
 
-    /// The numbers may mean something else later: a pidfd is closed, the process changes its group.
+    /// The children that `asked` means, found once. Later the number may mean others: a pidfd may
+    /// be closed, and the process may change its group.
     fn awaited(&self) -> Awaited {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         *self.awaited.get_or_init(|| {
@@ -63,7 +65,7 @@ impl WaitChild {
         })
     }
 
-    /// Adds the wait to those of its thread, which is made if there is none.
+    /// Adds the wait to the waits for the same children. The first such wait starts the thread.
     fn join(self: Arc<Self>) -> io::Result<()> {
         let awaited = self.awaited();
         let waits = waits().ok_or(io::ErrorKind::Unsupported)?;
@@ -75,15 +77,15 @@ impl WaitChild {
         all.insert(awaited, vec![self]);
         drop(all);
         spawn(move || wait_for(awaited)).inspect_err(|_| {
-            // Others may have joined meanwhile.
+            // Other waits may have joined meanwhile.
             let left = lock_counted(waits).remove(&awaited).unwrap_or_default();
             left.iter().for_each(|one| _ = one.telling.end(|| Some(-libc::ENOMEM)));
         })
     }
 
-    /// The result of a look, if there is one.
+    /// The result of the wait if a child has changed its state, or on an error.
     fn look(&self, whose: (i32, i32), options: i32) -> Option<i32> {
-        /// Where `siginfo_t` has the process, the user and the status.
+        /// The offset of the process, the user and the status in `siginfo_t`, in bytes.
         const PROCESS: u64 = 16;
         let found = match sys::wait_child(whose, options | libc::WNOHANG) {
             Ok(found) => found,
@@ -123,8 +125,8 @@ impl Attempt for WaitChild {
     }
 }
 
-/// Waits until the children change their state, and tells the waits. Ends when there is none left.
-/// The call leaves the state to the waits: a wait that was cancelled takes nothing.
+/// Waits until the children change their state, and tells the waits. Ends when no wait is left. The
+/// call here consumes no state, so a cancelled wait takes nothing.
 fn wait_for(awaited @ (kind, id, options, _): Awaited) {
     let Some(waits) = waits() else { return };
     loop {

@@ -3,7 +3,7 @@
 use super::{Attempt, Tried};
 use crate::sys;
 
-/// Where events go, and how many there is room for.
+/// The address for the events, and the number of events that it has room for.
 #[derive(Debug)]
 pub(crate) struct EpollWait {
     pub(crate) at: u64,

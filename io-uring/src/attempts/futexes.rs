@@ -1,7 +1,7 @@
 //! FUTEX_WAIT, FUTEX_WAITV and FUTEX_WAKE.
 //!
-//! A thread waits for the words of the program and two of its own. The first ends the thread. When
-//! a caller waits at the second, the thread is asleep and can be woken.
+//! A thread waits for the words of the program and for two words of the request. A wake of `bell`
+//! ends the wait. Once the kernel has a waiter on `place`, the thread sleeps and can be woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use super::sleepers::{Sleeper, Tell, Telling, spawn};
 use super::{Attempt, Tried};
 use crate::sys::futexes::{self, FutexWaitV};
 
-/// FUTEX_WAKE: wakes up to this many waiters of a word, with one of the bits of the mask.
+/// FUTEX_WAKE: wakes up to `count` waiters of a word. Each of them waits for a bit of the mask.
 #[derive(Debug)]
 pub(crate) struct FutexWake {
     pub(crate) word: u64,
@@ -36,7 +36,7 @@ pub(crate) struct FutexWait {
     words: Vec<FutexWaitV>,
     /// The result says which word was woken.
     says_which: bool,
-    /// Is 1 when the wait is to end.
+    /// 1: the wait must end.
     bell: AtomicU32,
     place: AtomicU32,
     was_cancelled: AtomicBool,
@@ -63,7 +63,7 @@ impl FutexWait {
         })
     }
 
-    /// The result, or `-ETIMEDOUT` where it would wait and is not to.
+    /// The result of the wait. `-ETIMEDOUT`: the call would wait, but `may_wait` is false.
     fn wait(&self, may_wait: bool) -> i32 {
         let ours = |word: &AtomicU32| FutexWaitV::own(word);
         let mut all = vec![ours(&self.bell)];

@@ -25,7 +25,7 @@ pub(crate) enum Tried {
     Waits,
     /// There is no way to make this call without waiting.
     Blocks,
-    /// A thread of its own has to wait for the request: its [`sleeper`](Attempt::sleeper).
+    /// A separate thread has to wait for the request, in the [`sleeper`](Attempt::sleeper).
     Sleeps,
 }
 
@@ -44,7 +44,7 @@ pub(crate) trait Attempt: fmt::Debug + Send + Sync {
     /// Makes the call, on this descriptor.
     fn attempt(&self, fd: i32) -> Tried;
 
-    /// What waits if a try says so.
+    /// The wait that follows a try which returned [`Tried::Sleeps`].
     fn sleeper(self: Arc<Self>) -> Option<Arc<dyn Sleeper>> {
         None
     }

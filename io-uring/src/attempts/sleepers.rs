@@ -1,4 +1,4 @@
-//! Waits whose end no event of a descriptor reports. Threads of their own wait.
+//! Waits whose end no event of a descriptor reports. Separate threads wait.
 
 use std::sync::{Arc, Mutex};
 use std::{fmt, io};
@@ -43,8 +43,8 @@ impl Telling {
         }
     }
 
-    /// Ends the wait, if it has not ended, with a result that is found out meanwhile. False: there
-    /// is none yet.
+    /// Ends the wait with the result of `result`, if the wait has not ended. False: `result` has
+    /// found none yet.
     pub(super) fn end(&self, result: impl FnOnce() -> Option<i32>) -> bool {
         let mut phase = self.lock();
         if !matches!(*phase, Phase::Waits(_)) {
@@ -62,7 +62,7 @@ impl Telling {
         matches!(*self.lock(), Phase::Over | Phase::Cancelled)
     }
 
-    /// Cancels a wait that has not begun. False: it has.
+    /// Cancels a wait that has not begun. False: the wait has begun.
     pub(super) fn cancel_before(&self) -> bool {
         let mut phase = self.lock();
         let is_before = matches!(*phase, Phase::Before);
@@ -92,6 +92,6 @@ pub(crate) trait Sleeper: fmt::Debug + Send + Sync {
     /// Begins to wait. When this returns, the wait can be woken.
     fn sleep(self: Arc<Self>, tell: Tell);
 
-    /// Ends the wait with `-ECANCELED`. False: it has ended otherwise.
+    /// Ends the wait with `-ECANCELED`. False: the wait has ended otherwise.
     fn cancel(&self) -> bool;
 }

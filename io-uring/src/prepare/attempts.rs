@@ -21,7 +21,8 @@ pub(super) fn epoll_wait(fields: &Fields) -> Made {
     made(fields, EpollWait { at: fields.addr(), most: fields.len() as i32 })
 }
 
-/// The upper half of what is an offset elsewhere has no meaning, and no command is a multishot.
+/// URING_CMD. The number of the command is the lower half of the offset field, and the upper half
+/// must be 0. No command is a multishot.
 pub(super) fn plan_command(fields: &Fields) -> Planned {
     let is_odd = fields.off() >> 32 != 0
         || fields.op_flags() & !command::FIXED_BUFFER != 0
@@ -65,7 +66,8 @@ fn wake(fields: &Fields) -> Made {
     made(fields, FutexWake { word, count, mask, is_private })
 }
 
-/// No call waits for several words, and for some bits of one of them.
+/// FUTEX_WAIT. The call that waits for several words has no mask of bits. So only the full mask is
+/// accepted.
 fn wait(fields: &Fields) -> Made {
     if fields.addr3() != ANYBODY {
         return Err(-libc::EINVAL);
@@ -91,7 +93,8 @@ fn wait_any(fields: &Fields) -> Made {
     made(fields, FutexWait::new(words, true)?)
 }
 
-/// WAITID. Whose children are meant can be asked for the thread that waits only.
+/// WAITID. `__WNOTHREAD` is refused: it would mean the children of the thread that waits, not of
+/// the submitter.
 pub(super) fn wait_child(fields: &Fields) -> Made {
     let options = fields.file_index() as i32;
     if options & libc::__WNOTHREAD != 0 {

@@ -64,7 +64,7 @@ pub(crate) enum Plan {
     Install {
         cloexec: bool,
     },
-    /// Both ends go into slots, if one is named, or any.
+    /// Both ends go into slots if `slot` is a slot or stands for any slot.
     Pipe {
         at: u64,
         flags: u32,
@@ -98,7 +98,7 @@ impl Plan {
 pub(crate) struct Timing {
     /// Nanoseconds of CLOCK_MONOTONIC, from its start on.
     pub(crate) deadline: u64,
-    /// The time that the program has passed, in nanoseconds.
+    /// The time in the entry, in nanoseconds.
     pub(crate) period: u64,
     pub(crate) flags: u32,
     /// The number of completions; 0 for none. For a multishot timeout: the expirations that are
@@ -116,7 +116,7 @@ pub(crate) struct RingMessage {
     pub(crate) len: u32,
     /// The slot of a file.
     pub(crate) source: u64,
-    /// The target slot there, plus one; or flags.
+    /// For a file: the slot on the other ring, plus one. For data: the flags of the completion.
     pub(crate) target: u32,
     pub(crate) flags: u32,
 }

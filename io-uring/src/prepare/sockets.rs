@@ -19,7 +19,7 @@ const ANY_SLOT: u32 = INDEX_ALLOC - 1;
 /// The types of sockets.
 const TYPES: u32 = 0xf;
 
-/// The length of a name stands where others have a slot.
+/// SEND and SEND_ZC. The length of a name is in the field that has a slot in other entries.
 pub(super) fn plan_send(fields: &Fields) -> Planned {
     let has_more = fields.file_index() >> 16 != 0;
     if has_more || lacks_completion(fields) {
@@ -33,8 +33,8 @@ pub(super) fn plan_send_message(fields: &Fields) -> Planned {
     if lacks_completion(fields) { Err(-libc::EINVAL) } else { Ok(Plan::Call(None, of_header)) }
 }
 
-/// The result of a second completion, which says that the memory is not needed any more. It comes
-/// after errors, too, but for those of an entry that no ring takes.
+/// The result of a second completion, which says that the memory is not needed any more. This
+/// completion follows errors, too, except for an entry that no ring accepts.
 pub(crate) fn notice(fields: &Fields) -> Option<i32> {
     const WITHOUT: u8 = iosqe::CQE_SKIP | iosqe::BUFFER_SELECT | !iosqe::KNOWN;
     let has = has_notice(fields) && fields.flags() & WITHOUT == 0 && fields.personality() == 0;
@@ -47,7 +47,8 @@ fn has_notice(fields: &Fields) -> bool {
     matches!(fields.opcode(), op::SEND_ZC | op::SENDMSG_ZC)
 }
 
-/// The entry asks to skip its completion, but has two: that is refused.
+/// Does the entry ask to skip its completion, although its operation has two? Such an entry is
+/// refused.
 fn lacks_completion(fields: &Fields) -> bool {
     has_notice(fields) && fields.flags() & iosqe::CQE_SKIP != 0
 }
@@ -55,7 +56,7 @@ fn lacks_completion(fields: &Fields) -> bool {
 /// RECV and RECVMSG.
 pub(super) fn plan_receive(fields: &Fields) -> Planned {
     let is_whole = fields.op_flags() & libc::MSG_WAITALL as u32 != 0;
-    // The number of bytes after which a multishot ends stands where others have a slot.
+    // The field that has a slot in other entries bounds a multishot, in bytes.
     let has_bound = fields.file_index() != 0;
     if if is_multishot(fields) { is_whole || !selects(fields) } else { has_bound } {
         return Err(-libc::EINVAL);
@@ -138,7 +139,7 @@ fn send(fields: &Fields) -> Made {
     message(fields, Message { is_send: true, parts, buffer, name, header })
 }
 
-/// The buffers of a list. `too_many`: what a list gets that is too long.
+/// The buffers of a list. `too_many`: the negative errno for a list that is too long.
 fn parts([at, count]: [u64; 2], too_many: i32) -> Result<Vec<[u64; 2]>, i32> {
     const IOV_MAX: u64 = 1024;
     if count > IOV_MAX {

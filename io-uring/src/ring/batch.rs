@@ -1,5 +1,5 @@
 //! The part of io_uring_enter(2) before the ring's lock: prepares the entries that borrow memory of
-//! the program's. That memory may have to be paged in, and a server may not answer.
+//! the program's. That memory may have to be paged in, from a file server that may not answer.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,8 @@ pub(super) struct Batch {
     /// as submitted.
     pub(super) taken: u32,
     pub(super) consumed: u32,
-    /// One of the entries is a cancel, which finds nothing that is ready by now.
+    /// One of the entries is a cancel. Receives of this batch are tried at once, so that the cancel
+    /// finds none whose data is there.
     pub(super) cancels: bool,
     /// The batch takes no further entry.
     pub(super) is_over: bool,

@@ -34,8 +34,8 @@ impl Match {
 }
 
 impl Request {
-    /// Does a second cancel no longer find the request? The kernel cancels others again until their
-    /// completion is posted.
+    /// Does a second cancel no longer find the request? The kernel cancels other requests again
+    /// until their completion is posted.
     pub(super) fn is_cancelled_once(&self) -> bool {
         matches!(
             self.opcode,
@@ -66,7 +66,7 @@ impl Locked<'_> {
         number.ok_or(-libc::EBADF)
     }
 
-    /// The requests that a cancel means, as far as it can reach them.
+    /// The requests that a cancel means. Requests in stages that no cancel reaches are left out.
     fn matching(&self, except: u32, what: &Match) -> Result<Vec<u32>, i32> {
         let meant = self.file_of(what)?;
         // A number names one file while the lock is held, and is checked once.
@@ -104,9 +104,8 @@ impl Locked<'_> {
         Ok(found.into_iter().map(|(_, at)| at).collect())
     }
 
-    /// Ends the requests that a cancel has found, as far as the ring has them; the engine has the
-    /// others. Returns the number of ended ones, and the keys of the others. `by` is the cancel's
-    /// key, if it is a request.
+    /// Ends those found requests that are still in the ring. Returns their number, and the keys of
+    /// the requests that the engine has. `by` is the key of the cancel, if the cancel is a request.
     fn cancel_here(&mut self, found: &[u32], all: bool, by: Option<u64>) -> (i32, Vec<u64>) {
         let (mut done, mut keys, mut ends) = (0, Vec::new(), Vec::new());
         for &at in found {
@@ -125,7 +124,7 @@ impl Locked<'_> {
         }
         for at in ends {
             match by {
-                // After the cancel, which is answered later.
+                // The request ends after the cancel, which waits for the answer of the engine.
                 Some(by) if !keys.is_empty() => self.end_behind(by, at),
                 _ => self.end_later(at, -libc::ECANCELED),
             }
@@ -133,7 +132,7 @@ impl Locked<'_> {
         (done, keys)
     }
 
-    /// Cancels requests for `by`. `None`: the engine has to be asked, and `by` gets its answer.
+    /// Cancels requests for `by`. `None`: the engine has to be asked, and its answer ends `by`.
     pub(super) fn cancel_these(
         &mut self,
         by: u64,
@@ -230,7 +229,7 @@ impl Locked<'_> {
     /// Will the request end by itself?
     pub(super) fn will_end(&self, at: u32) -> bool {
         let request = &self.state.requests[at as usize];
-        // The engine has a poll if a server has to be asked.
+        // The engine has a poll only if a file server has to be asked.
         request.opcode != op::POLL_ADD && !request.call.as_deref().is_some_and(Call::may_hang)
     }
 }

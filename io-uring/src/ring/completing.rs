@@ -95,7 +95,7 @@ impl Locked<'_> {
             self.let_follow(key);
         }
         if timeout != NONE {
-            // The linked timeout of this request, which has ended first.
+            // The request has ended before its linked timeout: the timeout is cancelled.
             let after = std::mem::replace(&mut self.request(timeout).next, NONE);
             self.request(timeout).target = NONE;
             self.disarm(timeout);
@@ -250,7 +250,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Ends the timeouts that have waited for this number of completions.
+    /// Ends the timeouts whose number of completions has been posted.
     fn count_timeouts(&mut self) {
         let posted = self.state.posted;
         let counting = std::mem::take(&mut self.state.counting);
@@ -270,13 +270,13 @@ impl Locked<'_> {
         self.state.completions.has_room(&self.core.counts, &*self.core.memory)
     }
 
-    /// Moves waiting completions into the ring, as far as there is room.
+    /// Moves waiting completions into the ring while it has room.
     pub(crate) fn flush(&mut self) {
         self.state.completions.flush(&self.core.counts, &*self.core.memory);
     }
 
-    /// Posts later. Another process may make room in the ring, and wait for completions outside of
-    /// it.
+    /// Sets a timer to move waiting completions into a shared ring. Another process may make room
+    /// in the ring without a call of this process, and wait.
     #[inline]
     pub(super) fn flush_later(&mut self) {
         let State { sharing, completions, .. } = &*self.state;

@@ -22,9 +22,9 @@ impl Core {
         }
     }
 
-    /// Makes the descriptor readable or not, as the completions require. Waits for other threads,
-    /// which hold the lock for memory only. If this thread holds it, because this is a signal
-    /// handler, the holder does it.
+    /// Makes the descriptor readable or not, as the completions require. Waits for a thread that
+    /// holds the lock: it only reads and writes memory. In a signal handler on that thread, does
+    /// nothing: the interrupted code updates the descriptor.
     fn settle(self: &Arc<Self>) {
         let mut patience = Patience::default();
         for _ in 0..SIGNAL_TRIES {
@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// Waits for threads that use the numbers of descriptors: most do not wait. Not for long, as
-    /// this may be a signal handler on such a thread.
+    /// Waits for threads that use the numbers of descriptors. The wait is bounded, because this may
+    /// be a signal handler on such a thread.
     pub(super) fn await_tries(&self) {
         let mut patience = Patience::default();
         for _ in 0..NUMBER_TRIES {

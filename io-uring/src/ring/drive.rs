@@ -23,13 +23,14 @@ use crate::timers::Expires;
 use crate::tuning::{CANCEL_TRIED_TRIES, CANCEL_TRIES, SUBMIT_TRIES, TRIES_AT_ONCE};
 use crate::{shared, sys};
 
-/// Requests of one ring that can be with the engine at a time: others wait for a place.
+/// The minimum and the maximum number of requests of one ring that the engine has at a time.
+/// Further requests wait.
 pub(crate) const SLOTS: (u32, u32) = (64, 4096);
-/// Requests that are passed on to the engine at a time.
+/// The maximum number of requests that one call passes on to the engine.
 const PASSED_ON: usize = 32;
 
 impl Core {
-    /// Calls `f` with the lock, and does without it what was left to be done.
+    /// Calls `f` with the lock. After the lock is released, does the work that `f` has left.
     pub(crate) fn with<R>(self: &Arc<Self>, f: impl FnOnce(&mut Locked<'_>) -> R) -> R {
         let mut locked = self.lock();
         let answer = f(&mut locked);
@@ -37,8 +38,8 @@ impl Core {
         answer
     }
 
-    /// Consumes up to `count` entries of the queue, for a thread or for none (0). Returns their
-    /// number.
+    /// Consumes up to `count` entries of the queue. `thread` is the submitting thread, or 0.
+    /// Returns the number of consumed entries.
     ///
     /// # Errors
     /// `-EEXIST`: another process has requests of this ring in flight.
@@ -288,8 +289,8 @@ impl Core {
         true
     }
 
-    /// Hands some over. False: there is no room for the next, or another thread has the lock, and
-    /// passes requests on when it goes.
+    /// Hands some ready requests to the engine. False: the engine has no room for the next request,
+    /// or another thread has the lock. That thread passes requests on afterwards.
     fn pass_on_now(self: &Arc<Self>, engine: &Instance) -> bool {
         let entry = Entry { sqe: Sqe::nop(), data: 0, notify: -1 };
         // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
@@ -325,7 +326,7 @@ impl Core {
             (entries[count].sqe, entries[count].notify) = (sqe, notify);
             count += 1;
         }
-        // The entries have the numbers of descriptors.
+        // The entries name descriptors by number. A close(2) waits while `trying` is not 0.
         self.trying.fetch_add(1, Ordering::Relaxed);
         let owes = locked.unlock();
         let submitted = submit(&entries[..count]);
@@ -343,11 +344,11 @@ impl Core {
         all
     }
 
-    /// Asks the engine to cancel. Gives the result of the request that has asked for it.
+    /// Asks the engine to cancel. Returns the result of the request that has asked for the cancel.
     fn ask_to_cancel(self: &Arc<Self>, job: &CancelJob) -> i32 {
         let (mut answer, mut done) = (-libc::ENOENT, job.done);
         if let Some(instance) = self.instance() {
-            // There are several if the cancel means all.
+            // A cancel with `IORING_ASYNC_CANCEL_ALL` may have several keys.
             self.cancel_each(&instance, &job.keys, |_, result| {
                 answer = result;
                 done += i32::from(result >= 0);
@@ -372,8 +373,9 @@ impl Core {
         });
     }
 
-    /// Cancels a request that the engine has, or a thread of its own: 0 or 1, or a negative errno.
-    /// A request on its way to the engine, or being tried, is looked for again.
+    /// Cancels a request that the engine has, or that a separate thread waits for. Returns 0 or 1,
+    /// or a negative errno. Looks again while the request is on its way to the engine or is being
+    /// tried.
     pub(super) fn cancel_at(self: &Arc<Self>, instance: &Instance, key: u64) -> i32 {
         let mut patience = Patience::default();
         for look in 0.. {
@@ -391,7 +393,8 @@ impl Core {
                     request.stage != Stage::Ends || !request.is_cancelled_once()
                 });
                 let mut stage = found.map(|at| locked.cancel_tried(at));
-                // Of a wait for a futex or a child, the kernel returns the number of waits.
+                // For a wait for a futex or a child, the kernel returns the number of cancelled
+                // waits.
                 done = found.map_or(0, |at| i32::from(locked.request(at).is_cancelled_once()));
                 if let Some(at) = found.filter(|_| look >= CANCEL_TRIED_TRIES)
                     && stage == Some(Stage::Tried)
@@ -409,8 +412,8 @@ impl Core {
                 return if sleeper.cancel() { done } else { -libc::ENOENT };
             }
             match stage {
-                // The request was just tried, or is. Or another cancel has ended it, and has not
-                // reported it yet.
+                // The request ends now. Or another cancel has ended the request, and its completion
+                // is not posted yet.
                 Some(Stage::Ends) => return done,
                 Some(Stage::Tried | Stage::Engine) if look < most => {}
                 _ => return answer,

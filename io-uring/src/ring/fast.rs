@@ -1,7 +1,7 @@
 //! A plain read or write that is submitted alone, as most are: its submitter executes it and posts
-//! its completion. It becomes a request only if it would have to wait. A direct one of an event
-//! loop's is a request, which its submitter hands to the kernel without the ring's queue. What is
-//! out of the ordinary goes the general way (`drive`, `submit`).
+//! its completion. It becomes a request only if it would have to wait. A direct transfer in an
+//! event loop becomes a request at once. Its submitter hands that request to the kernel without the
+//! ring's queue. All other entries go the general way (`drive`, `submit`).
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::prepare::{Fields, Plan, Refused};
 
 impl Core {
     /// Submits the next entry for a thread that has entered the ring and submits this one only.
-    /// False: nothing was done, and [`submit`](Self::submit) is to be called.
+    /// False: nothing was done, and the caller has to call [`submit`](Self::submit).
     pub(crate) fn submit_fast(self: &Arc<Self>, engine: &Instance, thread: u32) -> bool {
         let head = self.memory.page().sq_head.load(Ordering::Acquire);
         let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
@@ -287,9 +287,9 @@ mod tests {
         }
     }
 
-    /// Submits what `put` puts into the queue, until it goes the short way and has not been waited
-    /// for. What is known of the file is learned by transfers that went the other way; one that
-    /// took long because its thread was away is forgotten by others. False: none has.
+    /// Submits an entry of `put` again and again, until one goes the fast way. The engine learns
+    /// how fast a file is from transfers that went the general way. Later transfers outweigh a slow
+    /// one whose thread was preempted. False: no entry went the fast way.
     fn goes_fast(ring: &mut Ring, put: impl Fn(&Ring)) -> bool {
         (0..100).any(|_| {
             put(ring);
@@ -330,7 +330,7 @@ mod tests {
         assert!(!ring.submit());
         assert_eq!(ring.wait().res, -libc::EBADF);
 
-        // What asks for more, or is behind something, goes the general way.
+        // An entry with flags, or behind a request of the engine, goes the general way.
         ring.put(fd, iosqe::ASYNC, b"async");
         assert!(!ring.submit());
         assert_eq!(ring.wait().res, 5);
@@ -367,7 +367,7 @@ mod tests {
             service::before_close(&(near.as_raw_fd()..=near.as_raw_fd()));
             is_quiet
         };
-        // A test beside may wait.
+        // A test that runs at the same time may wait.
         assert!((0..100).any(|_| is_quiet()));
         let engine = Arc::clone(&ring.engine);
         ring.core.close(&engine);
@@ -451,7 +451,7 @@ mod tests {
         let at = |vector: &[libc::iovec; 2]| (vector.as_ptr().expose_provenance(), 2);
         let (mut few, mut many) = (*b"parts", vec![7; 1 << 16]);
         let (few, many) = (vector(&mut few), vector(&mut many));
-        // None was seen yet.
+        // The ring has seen no vector yet.
         ring.put_any(op::WRITEV, fd, 0, at(&few));
         assert!(!ring.submit());
         assert_eq!(ring.wait().res, 10);

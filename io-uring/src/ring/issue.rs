@@ -1,4 +1,4 @@
-//! What begins when a request is started.
+//! Starts requests: the first step of each operation.
 
 use std::sync::Arc;
 
@@ -91,8 +91,8 @@ impl Locked<'_> {
         self.hand_over(at, sqe)
     }
 
-    /// A request has a registered buffer, in which all of its parts are to lie. Those of a list are
-    /// not empty.
+    /// A request uses a registered buffer. All parts of the transfer must be inside of the buffer,
+    /// and parts of a list must not be empty.
     fn hold_buffer(
         &mut self,
         at: u32,
@@ -109,14 +109,16 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// What is wrong with the file of a send, and counts before what is wrong with its buffer.
+    /// The errno for a file that cannot send uncopied. It takes precedence over an error of the
+    /// buffer.
     fn wrong_file(&mut self, at: u32) -> Option<i32> {
         let number = self.number(at);
         let refused = sockets::can_send_uncopied(number).err()?;
         (self.request(at).opcode == op::SEND_ZC || refused == -libc::EBADF).then_some(refused)
     }
 
-    /// What a worker calls, or this thread. `slot`: where an opened file goes, if into one.
+    /// Has a worker or this thread make a call. `slot`: the slot for the opened file, if the entry
+    /// names one.
     fn issue_call(&mut self, at: u32, slot: Option<u32>) -> Option<i32> {
         if let Err(errno) = self.aim_call(at) {
             return Some(errno);

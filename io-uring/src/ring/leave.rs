@@ -11,7 +11,7 @@ use crate::tuning::{CANCEL_AGAIN, THREAD_END_MAX};
 
 impl Core {
     /// Cancels what waits, and waits for what is being executed: the program may free its buffers
-    /// when this is over. What may never end is left to itself.
+    /// when this is over. A request that may never end is not waited for.
     pub(crate) fn close(self: &Arc<Self>, instance: &Arc<Instance>) {
         loop {
             let keys = self.with(|locked| locked.cancel_everything());
@@ -46,7 +46,8 @@ impl Core {
     pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
         let end = Instant::now() + THREAD_END_MAX;
         let found = self.with(|locked| locked.cancel_thread(thread));
-        // Requests that do not wait for others end, as if io_uring_enter(2) had executed them.
+        // Transfers on seekable files end soon. They are not cancelled, as if io_uring_enter(2) had
+        // executed them.
         let ends = |fd| Descriptor::fresh(fd).is_ok_and(Descriptor::is_seekable);
         let (kept, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|&(_, fd)| ends(fd));
         let mut running: Vec<u64> = kept.into_iter().map(|(key, _)| key).collect();

@@ -1,4 +1,5 @@
-//! Requests on sockets: those for the same events of a number wait in a line, in their order.
+//! Requests on sockets. Requests for the same events of a descriptor number wait in a line, in
+//! their order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +46,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Has a request wait in a line, behind all others. True: there is none.
+    /// Adds a request to the end of a line. True: the line was empty.
     pub(super) fn join_line(&mut self, at: u32, line: Line) -> bool {
         let ends = self.lines.entry(line).or_insert([at, NONE]);
         let last = std::mem::replace(&mut ends[1], at);

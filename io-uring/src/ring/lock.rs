@@ -112,8 +112,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases the lock after changes that nobody waits for. True: another thread has come
-    /// meanwhile, and leaves the rest to this one.
+    /// Releases the lock after changes that nobody waits for. True: this thread has work left to
+    /// do, for example for a thread that came meanwhile.
     #[inline]
     pub(super) fn unlock(self) -> bool {
         // Mail was read: the thread that brought it does not wake anybody.

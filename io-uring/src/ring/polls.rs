@@ -15,13 +15,13 @@ use crate::prepare::Plan;
 use crate::service::{self, Watch};
 use crate::sys;
 
-/// A ring has polled a ring.
+/// True once any ring has polled the descriptor of a ring.
 pub(super) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
 
 impl Core {
-    /// A thread enters the ring: it sees the current events of polls, if that matters. A thread
-    /// that `asks` for completions without waiting does what a waiter does. It submits up to
-    /// `count` entries: a cancel among them finds nothing that is ready by now.
+    /// A thread enters the ring, and looks for events of polls where the program could notice a
+    /// late event. A thread that `asks` for completions without waiting does what a waiter does. It
+    /// submits up to `count` entries: a cancel among them finds nothing that is ready by now.
     #[inline]
     pub(crate) fn look_at_polls(&self, asks: bool, count: u32) {
         let looks = self.looks.load(Ordering::Relaxed) > 0;
@@ -34,7 +34,7 @@ impl Core {
     }
 
     /// A thread has submitted, and goes on without a sleep: it tries the receives that were left
-    /// untried, if something is there.
+    /// untried and whose sockets have data.
     #[inline]
     pub(crate) fn look_for_untried(&self) {
         if self.untried.load(Ordering::Relaxed) && self.untried.swap(false, Ordering::Relaxed) {

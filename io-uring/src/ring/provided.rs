@@ -6,7 +6,7 @@ use super::types::{Stage, Taken};
 use crate::buffers::{BufferGroup, Provided, bytes_of};
 use crate::sockets::Socket;
 
-/// The number of a buffer is in the upper half of a completion's flags.
+/// The completion has used a buffer. The number of the buffer is in the upper half of the flags.
 const CQE_BUFFER: u32 = 1;
 /// The buffer has room left, and stays in its group.
 const CQE_BUFFER_MORE: u32 = 1 << 4;
@@ -18,9 +18,9 @@ fn flags_of(has_rest: bool, first: Provided) -> u32 {
 }
 
 impl Locked<'_> {
-    /// Takes a buffer for a request that is about to be tried, if it needs one. If the group has
-    /// none, the try fails with that. False: another request is being tried with a buffer of the
-    /// group.
+    /// Takes a buffer for a request that is about to be tried, if it needs one. If the group has no
+    /// buffer, the try fails for that reason. False: another request is being tried with a buffer
+    /// of the group.
     pub(super) fn take_buffer(&mut self, at: u32, socket: &Socket) -> bool {
         let key = self.key(at);
         let request = self.request(at);
@@ -65,7 +65,8 @@ impl Locked<'_> {
             flags_of(group.use_up(several, bytes, true), buffer)
         });
         if most.is_some() {
-            // As in the kernel: a send of just these bytes does not see that they were the last.
+            // As in the kernel: a send whose buffers have exactly its length does not see that they
+            // were the last.
             let is_short = most.is_none_or(|most| most == 0 || bytes_of(several) < most);
             let is_last = (is_short || !socket.commits()) && group.is_empty();
             socket.select_several(several, most.unwrap_or(0), is_last);

@@ -34,7 +34,7 @@ pub(crate) trait Resource: Sized {
     /// May a ring have this many slots?
     fn check(count: u32) -> Result<(), i32>;
 
-    /// Reads an item of a program's list: `place` is its address, and an index.
+    /// Reads an item of a program's list: `place` is the address of the list, and an index.
     fn read(
         registry: &dyn Registry,
         place: (usize, usize),
@@ -203,13 +203,13 @@ pub(crate) fn has_buffers(locked: &Locked<'_>) -> bool {
     locked.buffers.is_some()
 }
 
-/// What the slots for buffers have, if there are any.
+/// Copies of the registered buffers, by slot. `None`: the ring has no table of buffers.
 pub(crate) fn copies_of_buffers(locked: &Locked<'_>) -> Option<Vec<Option<Buffer>>> {
     let slots = locked.buffers.as_ref()?;
     Some((0..slots.len() as u32).map(|at| slots.get(at).map(|one| one.value)).collect())
 }
 
-/// Puts copies of buffers into slots from `first` on. There may be none yet, or fewer.
+/// Puts copies of buffers into slots from `first` on. Makes the table, or adds slots, if necessary.
 pub(crate) fn put_buffers(
     locked: &mut Locked<'_>,
     first: usize,
@@ -316,7 +316,8 @@ impl Locked<'_> {
         done
     }
 
-    /// Puts a file into a slot, or any: 0 or the slot, or a negative errno.
+    /// Puts a file into `slot`, and returns 0. Or puts it into any free slot, and returns the slot.
+    /// On failure, returns a negative errno.
     pub(super) fn install(&mut self, slot: u32, file: File) -> i32 {
         // The entry's value has had one subtracted.
         let any = slot == INDEX_ALLOC || slot == INDEX_ALLOC - 1;
@@ -333,7 +334,7 @@ impl Locked<'_> {
         if any { at as i32 } else { 0 }
     }
 
-    /// No slot is free for a file.
+    /// Drops a file that gets no slot. Returns `errno`.
     fn refuse(&mut self, file: File, errno: i32) -> i32 {
         self.tasks.push(Task::Drop(file));
         errno

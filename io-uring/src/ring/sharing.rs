@@ -28,8 +28,8 @@ impl Core {
 }
 
 impl Locked<'_> {
-    /// This process becomes the owner, and stays it until it has nothing in flight. `gone` is the
-    /// word of an owner that has ended, or 0.
+    /// This process becomes the owner, and remains the owner until it has nothing in flight. `gone`
+    /// is the word of an owner that has ended, or 0.
     ///
     /// # Errors
     /// The word of another owner that is busy.
@@ -55,7 +55,7 @@ impl Locked<'_> {
     #[cold]
     fn begin_to_share(&mut self) {
         self.state.sharing.is_shared = true;
-        // No thread of this process may come to wait.
+        // It is possible that no thread of this process ever waits.
         self.core.told.store(true, Ordering::Relaxed);
         let records = self.core.memory.records();
         for (at, request) in self.live() {
@@ -76,7 +76,7 @@ impl Locked<'_> {
             return;
         }
         for at in 0..memory.records().len() as u32 {
-            // The former owner's tail: its completions are before that.
+            // `tail` is the former owner's: all completions of that owner are before `tail`.
             if let Some(user_data) = memory.records()[at as usize].left(head, tail) {
                 let cqe = Cqe { user_data, res: -libc::ECANCELED, flags: 0 };
                 self.post_last(at, Some(cqe), false);

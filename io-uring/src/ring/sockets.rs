@@ -21,7 +21,7 @@ impl Locked<'_> {
     pub(super) fn issue_socket(&mut self, at: u32) -> Option<i32> {
         let (number, socket) = self.socket(at)?;
         self.list_number(at);
-        // Without a buffer, it would not wait for earlier requests.
+        // A request whose group has no buffer fails at once: it does not wait for earlier requests.
         let ends = !socket.polls_first && self.lacks_buffer(at);
         if socket.is_in_line() && !ends {
             self.request(at).stage = Stage::Behind;
@@ -57,7 +57,7 @@ impl Locked<'_> {
             op::WRITE | op::WRITEV => true,
             _ => return false,
         };
-        // Flags, offsets and empty transfers are answered by the engine.
+        // The engine executes transfers that have flags or an offset, or are empty.
         let is_plain = sqe.op_flags == 0 && [0, u64::MAX].contains(&sqe.off);
         if !is_plain || !Hints::known(sqe.fd).is_ok_and(Hints::seems_socket) {
             return false;
@@ -135,7 +135,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Has a thread of its own wait.
+    /// Has a separate thread wait for the request.
     fn sleep(&mut self, at: u32) -> Option<i32> {
         let key = self.key(at);
         let Some(sleeper) = self.socket(at).and_then(|(_, socket)| socket.sleeper()) else {
@@ -155,8 +155,8 @@ impl Locked<'_> {
         }
     }
 
-    /// The engine has ended a request. False: its worker gave it back, and it waits for its socket,
-    /// or it goes on.
+    /// The engine has ended a call. False: the request has not ended, because it waits for its
+    /// socket or goes on.
     pub(super) fn was_ended(&mut self, at: u32, result: i32) -> bool {
         if self.goes_on(at, result) {
             return false;
@@ -243,8 +243,8 @@ impl Locked<'_> {
         is_socket
     }
 
-    /// A cancel has found a request that was being tried. Returns its present stage. If it waits
-    /// now, it ends, and so does one that is about to go to the engine.
+    /// A cancel has found a request that was being tried. Returns the present stage of the request.
+    /// A request that waits now, or is about to go to the engine, ends.
     pub(super) fn cancel_tried(&mut self, at: u32) -> Stage {
         let (stage, by) = (self.request(at).stage, self.request(at).canceled_by);
         if !matches!(stage, Stage::Poll(_) | Stage::Behind | Stage::Ready) {

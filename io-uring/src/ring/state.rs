@@ -80,9 +80,9 @@ pub(crate) struct State {
     pub(super) tries: Vec<Try>,
     /// A thread submits, and tries what it can.
     pub(super) submits: bool,
-    /// Its batch has a cancel.
+    /// The batch of the thread that submits has a cancel.
     pub(super) cancels: bool,
-    /// Entries of its batch follow that were not taken yet.
+    /// The batch of the thread that submits has further entries, not taken yet.
     pub(super) more_follow: bool,
     /// A batch is not finished: the consequences of its entries wait.
     pub(super) is_in_batch: bool,
@@ -182,7 +182,7 @@ pub(crate) struct Core {
     pub(crate) flags: u32,
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
-    /// A duplicate of the ring's eventfd, once somebody has waited for that.
+    /// A duplicate of the ring's eventfd, made when a thread first waits for the eventfd.
     pub(super) eventfd: OnceLock<OwnDescriptor>,
     pub(super) readiness: Readiness,
     /// The submitting thread (SINGLE_ISSUER), or 0.
@@ -191,9 +191,9 @@ pub(crate) struct Core {
     pub(super) state: Mutex<State>,
     pub(super) inbox: Inbox<Mail>,
     pub(super) counts: Counts,
-    /// This process, for others that share the ring.
+    /// The word that stands for this process, for other processes that share the ring.
     pub(super) me: u64,
-    /// Calls are restricted: no other process may use it.
+    /// Calls for the ring are restricted: no other process may use the ring.
     pub(crate) restricted: AtomicBool,
     /// Requests that were submitted, and requests that have ended.
     pub(super) taken: AtomicU32,
@@ -209,7 +209,7 @@ pub(crate) struct Core {
     /// Polls that each thread checks when it enters the ring.
     pub(super) looks: AtomicU32,
     pub(super) handover: Handover,
-    /// Of the thread that passes requests on.
+    /// Room for the entries of the thread that passes requests on.
     pub(super) passed_on: Mutex<Vec<Entry>>,
     /// The program is notified of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
@@ -349,11 +349,11 @@ impl Core {
     }
 }
 
-/// While it lives, this thread is marked as having entered a ring ([`ENTERED`]), or as having its
-/// lock or waiting for it ([`HELD`]).
+/// While the mark lives, its thread counts as having entered a ring ([`ENTERED`]), or as having or
+/// awaiting the lock of a ring ([`HELD`]).
 #[derive(Debug)]
 pub(crate) struct Mark<const KIND: usize> {
-    /// The thread's own place: each search for it is a call.
+    /// The place of the mark in this thread's memory, kept because each look-up is a call.
     place: *const Cell<*const Core>,
     before: *const Core,
 }
@@ -362,7 +362,7 @@ impl<const KIND: usize> Mark<KIND> {
     pub(super) fn new(core: *const Core) -> Self {
         MARKS.with(|marks| {
             let before = marks[KIND].replace(core);
-            // A wait that a signal handler has left by a jump has not restored it.
+            // If a signal handler has left a wait by a jump, the mark of that wait is still set.
             let before = if std::ptr::eq(before, core) { null() } else { before };
             Self { place: &raw const marks[KIND], before }
         })

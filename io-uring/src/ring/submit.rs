@@ -24,8 +24,8 @@ pub(super) enum Submitted {
 }
 
 impl Locked<'_> {
-    /// Continues a batch: consumes up to `count` entries, for a thread or for none (0). `gone` is
-    /// the word of an owner that has ended, or 0.
+    /// Continues a batch: consumes up to `count` entries. `thread` is the submitting thread, or 0.
+    /// `gone` is the word of an owner that has ended, or 0.
     pub(super) fn submit(
         &mut self,
         count: u32,
@@ -237,8 +237,8 @@ impl Locked<'_> {
         true
     }
 
-    /// Requests that the engine has not accepted are ready once more. Or they end, if nobody
-    /// executes them.
+    /// Requests that the engine has not accepted are ready once more. If `errno` is not `-EAGAIN`,
+    /// all ready requests end with it.
     pub(super) fn take_back(&mut self, keys: &[u64], errno: i32) {
         for at in keys.iter().rev().filter_map(|&key| self.find(key)).collect::<Vec<u32>>() {
             self.request(at).stage = Stage::Ready;

@@ -18,7 +18,8 @@ use crate::service::{Events, Poll};
 use crate::sockets::Socket;
 use crate::timers::Timer;
 
-/// A number, and the events that are waited for: requests on a socket stand in line for that.
+/// A descriptor number, and the events that are waited for. Requests on a socket for the same
+/// events wait in one line.
 pub(super) type Line = (i32, i16);
 
 /// How a call on a socket is notified of later events. A socket may stay ready although the call
@@ -36,11 +37,11 @@ pub(super) struct Taken {
     /// [`BufferGroup::id`](crate::buffers::BufferGroup::id).
     pub(super) group: u64,
     pub(super) buffer: Provided,
-    /// All of them, if the transfer may take several.
+    /// All taken buffers, if the transfer may take several.
     pub(super) others: Vec<Provided>,
     /// The first buffer is not given back, whatever the result.
     pub(super) stays: bool,
-    /// The flags of the completion, if none of them are given back, as of a send.
+    /// The flags of the completion, if the buffers count as used at once, as for a send.
     pub(super) committed: Option<u32>,
 }
 
@@ -227,7 +228,7 @@ impl Links for Vec<Request> {
 #[derive(Debug)]
 pub(super) struct CancelJob {
     pub(super) keys: Vec<u64>,
-    /// As many were cancelled without the engine.
+    /// The number of requests that were cancelled without the engine.
     pub(super) done: i32,
     pub(super) all: bool,
     /// The request that gets the answer: a cancel, or a linked timeout.
@@ -236,8 +237,8 @@ pub(super) struct CancelJob {
 }
 
 impl CancelJob {
-    /// The result of the request that has asked for it. `done` requests were cancelled in all, and
-    /// `last` is the engine's last answer.
+    /// The result of the request that has asked for the cancel. `done` requests were cancelled in
+    /// all, and `last` is the engine's last answer.
     pub(super) fn answer(&self, done: i32, last: i32) -> i32 {
         match () {
             () if self.all => done,
@@ -289,8 +290,8 @@ pub(super) enum Mail {
     Polls(Events),
     /// A parcel from another ring, and the sender.
     Parcel(Box<(Parcel, Sender)>),
-    /// The engine has not accepted these requests, because there is no room (`-EAGAIN`) or for
-    /// good.
+    /// The engine has not accepted these requests, because there is no room (`-EAGAIN`) or because
+    /// of another error.
     Refused(Vec<u64>, i32),
 }
 
@@ -301,7 +302,7 @@ pub(crate) struct Parcel {
     pub(crate) cqe: Cqe,
     /// A file for a slot there, or for any slot, whose number is the result.
     pub(crate) file: Option<(File, u32)>,
-    /// The request posts no completion.
+    /// The message posts no completion in the other ring.
     pub(crate) skips: bool,
 }
 

@@ -48,7 +48,7 @@ impl Core {
         self.memory.page().is_shared() && self.taken.load(Ordering::Acquire) == self.ended()
     }
 
-    /// Waits until [`ended`](Self::ended) is more than that.
+    /// Waits until [`ended`](Self::ended) differs from `ended`.
     pub(crate) fn wait_for_end(
         &self,
         instance: &Instance,

@@ -62,8 +62,8 @@ pub(super) struct Group {
     /// The program's number at the registration.
     number: i32,
     pub(super) multi: bool,
-    /// The events that the epoll watches. Without `stays` and `multi`, these are none after it has
-    /// reported some (`EPOLLONESHOT`).
+    /// The events that the epoll watches. Without `stays` and `multi`, the epoll watches none after
+    /// it has reported some (`EPOLLONESHOT`).
     pub(super) armed: u32,
     /// Receives come and go: [`COMES`] is watched without members, too.
     stays: Option<Stays>,
@@ -144,9 +144,9 @@ pub(super) struct Groups {
     pub(super) ring: usize,
     /// Groups that members have joined without a system call.
     pub(super) trusted: Vec<u64>,
-    /// The number of times that such groups were confirmed.
+    /// The number of times that trusted groups were confirmed.
     pub(super) round: u32,
-    /// A timer is set for the next time.
+    /// A timer is set for the next time that groups are confirmed.
     pub(super) is_timed: bool,
     /// An event was taken that no group has asked for, and the number of such times in a row.
     is_stray: bool,
@@ -225,9 +225,9 @@ impl Groups {
         }
     }
 
-    /// If the last member has joined before this round, and waits: registers what the number names
-    /// now, unless it is registered. Returns the number if its receives are to be tried: it names
-    /// no file that can be waited for, or a socket that now has data which no event reports.
+    /// If the last member has joined before this round, and waits: registers the file that the
+    /// number names now, unless it is registered. Returns the number if its receives must be tried.
+    /// Then it names no file that can be waited for, or a socket with data that no event reports.
     pub(super) fn confirm(&mut self, token: u64, round: u32) -> Option<i32> {
         let group = self.groups.get_mut(&token)?;
         let stays = group.stays.as_mut()?;
