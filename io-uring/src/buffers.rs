@@ -195,8 +195,8 @@ impl BufferGroup {
         self.is_empty() && self.user.is_none()
     }
 
-    /// Gives back a buffer that was not used. Returned buffers are taken again in the order of the
-    /// ring.
+    /// Gives back a buffer that was not used. It is the next one to be taken, except for returned
+    /// buffers in front of it in the ring.
     pub(crate) fn give_back(&mut self, buffer: Provided) {
         let is_behind = |other: &Provided| other.place.wrapping_sub(buffer.place) as i16 >= 0;
         let place = self.back.iter().position(is_behind).unwrap_or(self.back.len());

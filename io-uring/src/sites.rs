@@ -1,6 +1,6 @@
-//! Does the program make system calls by its own instructions? Such calls are not seen here. A ring
-//! that is set up here and entered there would not work, so set-up is left to the kernel then. If
-//! descriptors may be waited for in that way, those of rings are always up to date.
+//! Does the program make system calls by its own instructions? The library does not see such calls.
+//! If the program may enter rings by them, set-up is left to the kernel. If the program may wait
+//! for descriptors by them, the descriptors of rings are always up to date.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ pub(crate) struct Sites {
     pub(crate) polls: bool,
 }
 
-/// The findings for this number of loaded objects: the number, and two bits.
+/// The number of loaded objects that were searched, and the findings in the lowest two bits.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
 const ENTERS: u64 = 1;
@@ -89,7 +89,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         header.p_type == libc::PT_LOAD
             && header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R
     });
-    // This library, and the C library, whose functions are answered here.
+    // Places in this library and in the C library, which are not searched: calls by their functions
+    // are seen.
     let known = [look as *const () as usize, NEXT.load(Ordering::Relaxed).addr()];
     // SAFETY: null, or a string.
     let is_program = info.dlpi_name.is_null() || unsafe { *info.dlpi_name } == 0;

@@ -50,7 +50,7 @@ pub(crate) enum Ask {
     Other(Arc<dyn Attempt>),
 }
 
-/// What is known of what follows a completion.
+/// What is known of the data that follows a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     Unknown,
@@ -74,9 +74,9 @@ pub(crate) struct Socket {
     pub(crate) is_aside: bool,
     /// The request takes a buffer of a group for each try.
     pub(crate) selects: bool,
-    /// It takes several buffers of the group at once.
+    /// The request takes several buffers of the group at once.
     pub(crate) bundle: Option<Bundle>,
-    /// The group has no buffers behind those.
+    /// The group has no buffers behind those of the bundle.
     is_last: AtomicBool,
     /// A multishot call ends when this many bytes have come; 0: it goes on.
     pub(crate) bytes_left: AtomicU64,
@@ -86,7 +86,7 @@ pub(crate) struct Socket {
     pub(crate) is_uncopied: bool,
     /// The group had no buffer, or there is no such group: the errno.
     lacks_buffer: AtomicI32,
-    /// The address of that buffer, and its length.
+    /// The address and the length of the buffer for the next try.
     buffer: [AtomicU64; 2],
     /// What is known about the data after a completion: a [`Rest`].
     rest: AtomicU32,
@@ -139,7 +139,7 @@ impl Socket {
         match &self.ask {
             Ask::Transfer(message) if message.is_send => libc::POLLOUT,
             Ask::Transfer(_) if self.flags & libc::MSG_OOB != 0 => libc::POLLPRI,
-            // The events that are always told.
+            // No event is asked for: errors are always reported.
             Ask::Transfer(_) if self.flags & libc::MSG_ERRQUEUE != 0 => 0,
             Ask::Transfer(_) | Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
             Ask::Other(other) => other.events(),
@@ -147,8 +147,8 @@ impl Socket {
         }
     }
 
-    /// The line in which it waits: that of calls with the same events. Reads have their own,
-    /// because their files may be no sockets.
+    /// The line in which the call waits: that of calls with the same events. Reads have a line of
+    /// their own, because their files may be no sockets.
     pub(crate) fn line(&self) -> i16 {
         const OF_READS: i16 = 1 << 14;
         self.events() | if self.is_read() { OF_READS } else { 0 }
@@ -218,7 +218,8 @@ impl Socket {
         }
     }
 
-    /// If it takes several buffers: for how many bytes; 0: for any number.
+    /// The number of bytes for which the call takes several buffers; 0: any number. `None`: the
+    /// call takes one buffer.
     pub(crate) fn takes_several(&self) -> Option<u64> {
         self.bundle.as_ref()?;
         let left = self.bytes_left.load(Ordering::Relaxed);
@@ -228,7 +229,7 @@ impl Socket {
         Some(if wanted == 0 || left == 0 { wanted.max(left) } else { wanted.min(left) })
     }
 
-    /// Does a bundle with buffers for `bytes` take more of them than its length says?
+    /// Does a bundle whose buffers have `bytes` bytes, exactly its length, take further buffers?
     pub(crate) fn exceeds(&self, bytes: u64) -> bool {
         !self.goes_on && bytes > 0 && bytes == self.wanted()
     }
@@ -311,7 +312,7 @@ impl Socket {
         matches!(self.ask, Ask::Read { .. })
     }
 
-    /// Was a part of it transferred?
+    /// Was a part of the data transferred?
     pub(crate) fn has_begun(&self) -> bool {
         self.done.load(Ordering::Relaxed) > 0
     }
@@ -341,7 +342,7 @@ impl Socket {
         tried
     }
 
-    /// An error of the descriptor comes first.
+    /// The result of a call without a buffer. An error of the descriptor takes precedence.
     fn without_buffer(&self, fd: i32) -> Tried {
         Tried::Done(match sockets::option(fd, libc::SO_TYPE) {
             Err(errno) if !self.is_read() || errno == -libc::EBADF => errno,
@@ -356,7 +357,7 @@ impl Socket {
         let known = sockets::option(fd, libc::SO_TYPE).and_then(|_| sends());
         let is_recv = self.message().is_some_and(|it| !it.is_send && it.header.is_none());
         match known {
-            // As in the kernel: RECV does not look whether it is a socket.
+            // As in the kernel: RECV does not check whether the file is a socket.
             Err(errno) if !is_recv || errno != -libc::ENOTSOCK => errno,
             _ => -libc::EAGAIN,
         }
@@ -469,7 +470,7 @@ impl Socket {
             self.ended.fetch_or(left <= bytes, Ordering::Relaxed);
         }
         let is_last = self.bundle.is_some() && self.is_last.load(Ordering::Relaxed);
-        // As one that had to wait.
+        // A bundle that polls first ends like a bundle that had to wait.
         self.ended.fetch_or(self.polls_first && self.commits(), Ordering::Relaxed);
         if is_last && is_full && (self.commits() || sockets::readable(fd) > 0) {
             self.ended.store(true, Ordering::Relaxed);
@@ -630,7 +631,7 @@ impl Socket {
 struct Alone(&'static AtomicU32);
 
 impl Alone {
-    /// Takes the right. `None`: another worker has it. Numbers share a few places.
+    /// Takes the right. `None`: another worker has it. Several descriptor numbers share a place.
     fn at(fd: i32) -> Option<Self> {
         /// The process whose worker has the right. A value from before a fork does not count here.
         static PLACES: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];

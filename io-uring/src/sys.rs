@@ -28,11 +28,12 @@ pub(crate) fn map_shared(len: usize) -> Result<*mut u8, i32> {
     if (-4095..0).contains(&ret) { Err(ret as i32) } else { Ok(ret as *mut u8) }
 }
 
-/// A second mapping of the first `len` bytes of shared pages, at `wanted` if it is fixed.
+/// A second mapping of the first `len` bytes of shared pages, at the address `fixed` if there is
+/// one.
 ///
 /// # Safety
 /// `from` is the start of a shared mapping of at least `len` bytes. With `fixed`, the old mapping
-/// at `wanted` may be replaced.
+/// at that address may be replaced.
 pub(crate) unsafe fn map_again(
     from: *mut u8,
     len: usize,

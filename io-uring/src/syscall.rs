@@ -129,7 +129,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "ldr x16, [x16, :lo12:{next}]",
         "br x16",
         "2: b {ours}",
-        // Only two registers are free: the address, and a number that is not 0.
+        // Two registers are free: one for the address, one for a number that is not 0.
         "3: adrp x16, {differ}",
         "add x16, x16, :lo12:{differ}",
         "mov w17, #1",
@@ -333,7 +333,7 @@ unsafe extern "C" fn duplicate(fd: c_int, command: c_int, least: c_int) -> c_int
 
 /// Calls that wait for descriptors. First, descriptors of rings that have become empty are cleared.
 /// During the call, the descriptors of rings among its arguments are kept up to date. SIGSYS is
-/// removed from its mask.
+/// removed from the signal mask of the call.
 struct RingHooks;
 
 uringlet::see_waits!(RingHooks);

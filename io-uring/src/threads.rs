@@ -16,7 +16,8 @@ use uringlet::table::Pinned;
 
 use crate::rings::{self, Ring};
 
-/// The number of rings that a thread can register, and the number of last used rings.
+/// The number of rings that a thread can register, and the number of last used rings that it
+/// remembers.
 const REGISTERED: usize = 16;
 const ENTERED: usize = 8;
 

@@ -10,7 +10,7 @@ pub(crate) const CANCEL_AGAIN: Duration = Duration::from_millis(20);
 /// A thread that ends waits this long for its requests: one in a system call may never end.
 pub(crate) const THREAD_END_MAX: Duration = Duration::from_secs(1);
 /// A waiter checks after this time whether the ring's owner has ended. Each further time is twice
-/// as long, up to the second.
+/// as long, up to the second value.
 pub(crate) const OWNER_LOOK: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(1));
 /// Completions that found no room in the ring are moved there after this time at most, in
@@ -34,7 +34,8 @@ pub(crate) const SIGNAL_TRIES: u32 = 50_000;
 /// a thread.
 pub(crate) const NUMBER_TRIES: u32 = 100;
 
-/// In bytes. After a longer vector, the next one of its ring is copied before it is used.
+/// The size of a small vector, in bytes. After a longer vector, the next vector of its ring is
+/// copied before use.
 pub(crate) const SMALL_VECTOR: i32 = 64 << 10;
 
 // Sockets and polls.
@@ -58,7 +59,8 @@ pub(crate) const STRAYS: u32 = 8;
 /// A receive that waits without a system call relies on the registration of its socket. That is
 /// checked after this time to twice this time, in nanoseconds.
 pub(crate) const CONFIRM_AFTER_NS: u64 = 100_000_000;
-/// The poll thread ends after the first time without work; it checks that after the second.
+/// Without polls, the poll thread ends after `POLL_THREAD_IDLE`. With polls and no event, it checks
+/// after `POLL_THREAD_LOOK` whether polls are left.
 pub(crate) const POLL_THREAD_IDLE: Duration = Duration::from_secs(2);
 pub(crate) const POLL_THREAD_LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// For this time the poll thread leaves events to waiting threads.

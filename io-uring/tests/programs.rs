@@ -58,7 +58,7 @@ fn qemu_io_patterns_and_convert() {
     assert!(house.counted().requests() >= 10, "{:?}", house.counted());
 }
 
-/// Its calls use `syscall()`.
+/// stress-ng makes its calls through `syscall()`.
 #[test]
 fn stress_ng_io_uring_verifies() {
     let house = House::new();
@@ -68,7 +68,7 @@ fn stress_ng_io_uring_verifies() {
     assert!(counted.contexts >= 2 && counted.requests() > 100, "{counted:?}");
 }
 
-/// Its calls are instructions of its own.
+/// fio makes its calls by instructions of its own.
 #[test]
 fn fio_verifies_what_it_has_written() {
     let house = House::new();

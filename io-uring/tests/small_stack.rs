@@ -15,7 +15,7 @@ fn the_least_stack_of_a_thread_is_enough() {
                     a poll: 1\n\
                     buffers: 0\n\
                     files: 0\n";
-    // Through functions, by jumps in their place, and by signals.
+    // Calls through functions, calls that become jumps, and calls that come as signals.
     let ways = [("-luring", "never"), ("-l:liburing.a", "auto"), ("-l:liburing.a", "signals")];
     for (library, trap) in ways {
         let Some(program) = support::compile_with(library, test, "small_stack.c", folder.path())

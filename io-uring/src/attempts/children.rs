@@ -14,8 +14,8 @@ use super::{Attempt, Tried};
 use crate::{sys, user};
 
 /// The kind of a child or a set of children, its number, and the options of the wait (waitid(2)).
-/// The last number is 0, except for a pidfd: its number may name another child later. Each such
-/// wait has a number of its own.
+/// The last number is 0, except for a pidfd whose process is unknown. That pidfd may mean another
+/// child later, so each such wait has a number of its own.
 type Awaited = (i32, i32, i32, u64);
 
 /// The waits for children, by what they wait for. Waits for the same children share one thread. No
@@ -83,7 +83,8 @@ impl WaitChild {
         })
     }
 
-    /// The result of the wait if a child has changed its state, or on an error.
+    /// Makes the call without waiting. `None`: no child has changed its state, and the wait goes
+    /// on.
     fn look(&self, whose: (i32, i32), options: i32) -> Option<i32> {
         /// The offset of the process, the user and the status in `siginfo_t`, in bytes.
         const PROCESS: u64 = 16;

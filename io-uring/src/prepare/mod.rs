@@ -96,7 +96,7 @@ impl Plan {
 /// A timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
-    /// Nanoseconds of CLOCK_MONOTONIC, from its start on.
+    /// In nanoseconds of CLOCK_MONOTONIC. Set when the timeout starts.
     pub(crate) deadline: u64,
     /// The time in the entry, in nanoseconds.
     pub(crate) period: u64,

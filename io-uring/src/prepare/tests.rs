@@ -226,7 +226,8 @@ fn flags_that_no_ring_takes_are_malformed() {
         let selects = with(opcode, 0, 8 + iosqe::BUFFER_SELECT.trailing_zeros()).err();
         let expected = match opcode {
             op::READ | op::READ_MULTISHOT | op::RECV | op::RECVMSG | op::SEND => None,
-            // READV has one part here, and URING_CMD is for commands that go on.
+            // READV takes a buffer only with one part, and no URING_CMD that takes one is
+            // supported.
             op::READV | op::URING_CMD => Some(EINVAL),
             _ => Some(Refused::Malformed(-libc::EOPNOTSUPP)),
         };
@@ -244,7 +245,7 @@ fn rings_that_poll_take_transfers_and_what_is_on_no_file() {
     }
 }
 
-/// No address in such an entry is valid: a read there would be a fault, or `-EFAULT`.
+/// No address in an entry of random words is valid. A read at it would be a fault, or `-EFAULT`.
 #[test]
 fn a_plan_is_made_of_any_bytes_without_a_panic_and_without_reading_memory() {
     const ENTRIES: u32 = if cfg!(miri) { 10 } else { 5_000 };

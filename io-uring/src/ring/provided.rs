@@ -51,7 +51,8 @@ impl Locked<'_> {
             group.give_back(buffer);
             others = group.take_several(bytes);
             if !group.is_list() && socket.exceeds(bytes_of(&others)) {
-                // As in the kernel: the length ends with a buffer, and more may be there.
+                // As in the kernel: if the length ends at the end of a buffer, later buffers are
+                // filled, too.
                 others.extend(group.take_several(0));
                 most = Some(0);
             }

@@ -257,8 +257,9 @@ impl Model {
             let entered = core.entered();
             let done = self.with(|locked| {
                 let done = locked.submit(count, thread, &mut batch, 0);
-                // A file of another test had this number, and its transfers did not wait. So those
-                // of the model are to be tried: each would have to wait.
+                // A file of another test had this number, and its transfers did not wait. So the
+                // ring wants to try transfers here. The model lets each try fail: it would have to
+                // wait.
                 for Try { key, .. } in std::mem::take(&mut locked.state.tries) {
                     locked.find(key).into_iter().for_each(|at| locked.make_ready(at));
                 }
@@ -580,7 +581,7 @@ fn a_request_that_is_cancelled_while_it_is_tried_ends_in_place_of_a_wait() {
     model.finish();
 }
 
-/// The library does the same for a descriptor of its own.
+/// The library also closes descriptors of its own while it has a lock.
 #[test]
 fn a_close_by_a_thread_that_has_the_lock_of_a_ring_waits_for_no_other_ring() {
     let [one, mut other] = [1, 2].map(Model::new);
@@ -639,7 +640,7 @@ fn a_wait_does_not_end_before_the_program_sees_the_completion() {
     assert_eq!(model.reaped.len(), 1);
 }
 
-/// The kernel sets it after the first try of its target, which ends most requests.
+/// The kernel sets a linked timeout after the first try of its target, which ends most requests.
 #[test]
 fn a_linked_timeout_begins_when_its_target_was_tried() {
     for tried in [Tried::Waits, Tried::Blocks, Tried::Done(4)] {

@@ -328,7 +328,7 @@ impl Groups {
         for (&token, group) in self.groups.iter().filter(|(_, group)| group.armed != 0) {
             sys::epoll_ctl(other, libc::EPOLL_CTL_ADD, group.fd, group.mask(), token);
         }
-        // Threads that sleep on the former one are woken by that file.
+        // Threads that sleep on the former epoll are woken by that file.
         sys::replace(epoll.number(), other);
         sys::close(other);
         self.strays = 0;

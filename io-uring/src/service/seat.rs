@@ -1,8 +1,8 @@
 //! The seat: a thread that waits in io_uring_enter(2) takes events itself meanwhile.
 //!
-//! The word is a hint, and a mistake loses nothing. The poll thread sleeps on the same epoll, and
-//! events stay there until they are taken. That thread only leaves events alone for a while, as
-//! long as waiters come and go. Then it takes the remaining ones.
+//! The word `holder` is a hint, and a mistake loses nothing. The poll thread sleeps on the same
+//! epoll, and events stay there until a thread takes them. The poll thread only leaves events alone
+//! for a while, as long as waiters come and go. Then it takes the remaining events.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

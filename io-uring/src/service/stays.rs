@@ -9,13 +9,13 @@ pub(super) struct Stays {
     untried: u32,
     /// The value of `untried` after the last try in vain.
     patience: u32,
-    /// The next receive was left to a try, of which nothing is known yet.
+    /// A receive was left to be tried, and its try has not been in vain so far.
     is_tried: bool,
     /// The number of events in a row that nothing waited for.
     unclaimed: u32,
     /// The round of confirmations in which a receive has joined last.
     pub(super) joined: u32,
-    /// The group is to be confirmed.
+    /// The group is in the list of groups to confirm.
     pub(super) is_listed: bool,
     /// Data may be there that no event reports. `None`: that is unknown.
     hides_data: Option<bool>,
@@ -44,13 +44,14 @@ impl Stays {
         self.untried = self.patience;
     }
 
-    /// Data may be there, or not, that no event reports. True: that is new.
+    /// Notes whether data may be there that no event reports. True: such data was ruled out before,
+    /// and is possible now.
     pub(super) fn hides_data_now(&mut self, hides: bool) -> bool {
         self.hides_data.replace(hides) == Some(false) && hides
     }
 
-    /// An event was reported. False: nothing has waited for the last ones, and the socket does not
-    /// stay registered.
+    /// An event was reported. False: nothing has waited for the last events, and the socket does
+    /// not stay registered.
     pub(super) fn goes_on(&mut self, is_claimed: bool) -> bool {
         self.unclaimed = if is_claimed { 0 } else { self.unclaimed + 1 };
         self.unclaimed <= UNCLAIMED

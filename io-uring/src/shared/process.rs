@@ -1,5 +1,5 @@
-//! The identity of this process, for others that share a ring with it. And whether such a process
-//! has ended.
+//! The identity of this process, for other processes that share a ring with it. Also finds out
+//! whether such a process has ended.
 
 use std::convert::Infallible;
 
@@ -7,8 +7,8 @@ use uringlet::front::PerProcess;
 
 use crate::sys;
 
-/// The lowest bit is left for [`BUSY`](super::page::BUSY). Then follow the process's start time in
-/// ticks, the PID namespace, and the PID.
+/// The shift and the mask of each part of an identity: the start time in ticks, the PID namespace,
+/// and the PID. The lowest bit is left for [`BUSY`](super::page::BUSY).
 const START: (u32, u64) = (1, (1 << 25) - 1);
 const NAMESPACE: (u32, u64) = (26, (1 << 16) - 1);
 const PID: (u32, u64) = (42, (1 << 22) - 1);
@@ -40,7 +40,8 @@ fn namespace() -> u64 {
     digits.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }
 
-/// Has this process ended? False for one in another PID namespace, or if it is unknown.
+/// Has this process ended? False for a process in another PID namespace, or if the answer is
+/// unknown.
 pub(crate) fn is_gone(word: u64) -> bool {
     if get(word, NAMESPACE) != get(me(), NAMESPACE) {
         return false;

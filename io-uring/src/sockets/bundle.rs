@@ -1,4 +1,5 @@
-//! The buffers of a transfer that takes several ones of a group at once (`IORING_RECVSEND_BUNDLE`).
+//! The buffers of a transfer that takes several of them from a group at once
+//! (`IORING_RECVSEND_BUNDLE`).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +20,7 @@ impl Bundle {
         own.extend(shortened);
     }
 
-    /// A copy: a call that uses them may wait.
+    /// A copy of the buffers, for a call that may wait without the lock.
     pub(super) fn parts(&self) -> Vec<[u64; 2]> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -34,7 +34,7 @@ impl Message {
         Self { is_send, parts: Vec::new(), buffer, name: Name::default(), header: None }
     }
 
-    /// With several buffers, and without a header of the program's.
+    /// A message with several buffers, and without a header of the program's.
     pub(crate) fn of_parts(is_send: bool, parts: Vec<[u64; 2]>) -> Self {
         Self { parts, header: Some(Header::NONE), ..Self::of_buffer(is_send, [0; 2]) }
     }
@@ -43,7 +43,7 @@ impl Message {
         self.len(None) == 0
     }
 
-    /// Its buffers.
+    /// The buffers of the message.
     pub(crate) fn all_parts(&self) -> &[[u64; 2]] {
         if self.header.is_some() { &self.parts } else { std::slice::from_ref(&self.buffer) }
     }
@@ -102,7 +102,7 @@ impl Message {
 }
 
 impl Header {
-    /// None of the program's.
+    /// A header for a message without a header of the program's.
     pub(crate) const NONE: Self = Self { at: 0, name: (0, 0), control: (0, 0) };
 
     /// A header for these buffers.

@@ -12,7 +12,7 @@ use super::CALLS;
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const INSTRUCTION: u32 = 8;
-/// The flags of mmap(2).
+/// The offset of the fourth argument: the flags of mmap(2).
 const FOURTH: u32 = 16 + 3 * 8;
 
 const LITTLE_ENDIAN_64: u32 = 0xc000_0000;
@@ -45,7 +45,7 @@ const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
 /// The filter for calls whose instruction is in this text.
 fn program(text: &Range<usize>) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE), compare(BPF_JEQ, THIS, 1, 0), ALLOW, load(NUMBER)];
-    // After these, the test for mmap(2), and what it needs.
+    // A match skips the rest of these comparisons and the six instructions for mmap(2).
     for (at, &number) in CALLS.iter().enumerate() {
         program.push(compare(BPF_JEQ, number as u32, (CALLS.len() - at + 5) as u8, 0));
     }

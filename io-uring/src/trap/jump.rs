@@ -36,13 +36,14 @@ use crate::sys;
 const LOAD: u8 = 0xb8;
 const JUMP: u8 = 0xe9;
 const LOAD_LEN: usize = 5;
-/// Added to the first for another register.
+/// Added to `LOAD`, makes the instruction that loads `edi`.
 const EDI: u8 = 7;
 /// The upper bytes of io_uring's numbers.
 const NUMBERS_END: [u8; 3] = [0x01, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
-/// Bytes of a stub, and the maximum part of them that are instructions of the program's.
+/// The size of a stub in bytes, and the maximum number of bytes between the load of the number and
+/// the call.
 const STUB: usize = 128;
 const BETWEEN: usize = 64;
 const PAGE: usize = 4096;
@@ -165,8 +166,8 @@ fn sites(text: &[u8]) -> (Vec<Site>, bool) {
             }
         }
     }
-    // A number of io_uring's that is loaded elsewhere may come to any call. It does not count in an
-    // argument's register: that is for the C library's syscall(2).
+    // A number of io_uring's that is loaded elsewhere may come to any call. A number in the
+    // register of an argument does not count: it is for the C library's syscall(2).
     let loads = memchr::memmem::find_iter(text, &NUMBERS_END).filter_map(|end| {
         let at = end.checked_sub(LOAD_LEN - NUMBERS_END.len())?;
         let number = u32::from_le_bytes(text[at + 1..at + LOAD_LEN].try_into().ok()?);
@@ -217,7 +218,7 @@ impl Jumps {
         Self { text: text.clone(), are_all: is_all && sites.len() == found, sites }
     }
 
-    /// Replaces them, while the process has one thread. False: not all of them.
+    /// Replaces the calls, while the process has one thread. False: not all calls were replaced.
     pub(super) fn write(&self) -> bool {
         if self.sites.is_empty() || !sys::is_alone() || !can_save() {
             return false;

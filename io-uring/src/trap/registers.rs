@@ -16,11 +16,11 @@ const STATE_LEN: usize = 512 + 64 + 256 + 64 + 512 + 1024;
 
 /// The state components that XSAVEC saves here.
 static SAVED: AtomicUsize = AtomicUsize::new(0);
-/// The components of these with vector registers other than `xmm0` to `xmm15`. 0: the processor
+/// The saved components that have vector registers other than `xmm0` to `xmm15`. 0: the processor
 /// does not say which ones are in use.
 static VECTORS: AtomicUsize = AtomicUsize::new(0);
 
-/// What XRSTOR loads initial components from, in its standard form.
+/// The area from which XRSTOR loads initial components, in its standard form.
 #[repr(C, align(64))]
 struct Initial([u32; (512 + 64) / 4]);
 
@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn enter() {
     )
 }
 
-/// As [`enter`], which has made the frame, if larger registers are in use.
+/// The rest of [`enter`] if larger registers are in use. `enter` has made the frame.
 #[unsafe(naked)]
 unsafe extern "C" fn enter_with_all() {
     naked_asm!(
@@ -168,7 +168,7 @@ unsafe extern "C" fn answer(number: i64, arguments: &[usize; 6]) -> isize {
     unsafe { make(number, [a, b, c, d, e, f]) }
 }
 
-/// Can the processor save its registers in this form, in this much space?
+/// Can the processor save its registers by XSAVEC, in `STATE_LEN` bytes?
 pub(super) fn can_save() -> bool {
     /// XGETBV says which components are in use (leaf 0xd, part 1).
     const HAS_IN_USE: u32 = 1 << 2;
@@ -190,7 +190,7 @@ pub(super) fn can_save() -> bool {
     let eax = |part| unsafe { __cpuid_count(0xd, part) }.eax;
     let len: u32 = parts.map(|part| eax(part).next_multiple_of(64)).sum();
     SAVED.store(saved as usize, Ordering::Relaxed);
-    /// Of x87 and SSE.
+    /// The components of x87 and SSE.
     const LOWER: u64 = 3;
     if eax(1) & HAS_IN_USE != 0 {
         VECTORS.store((saved & !LOWER) as usize, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! SIGSYS: its handler makes the call in the place of the instruction. Programs must not block the
-//! signal then, because that would end them. Their own handler gets other SIGSYS signals.
+//! SIGSYS: its handler makes the call in the place of the instruction. Once the handler is set,
+//! programs must not block the signal: a blocked SIGSYS would end them. Their own handler gets
+//! other SIGSYS signals.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};

@@ -25,13 +25,14 @@ pub fn has_header(test: &str) -> bool {
     has
 }
 
-/// Compiles a C program of `tests/c`. `None`, said aloud, where liburing's header is missing.
+/// Compiles a C program of `tests/c`. `None`: liburing's header is missing, and a line reports
+/// that.
 #[allow(dead_code, reason = "not every test file compiles")]
 pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
     compile_with("-luring", test, name, folder)
 }
 
-/// As above, with a library of liburing's by the name that the linker has for it.
+/// As [`compile`]. `library` is the option by which the linker finds a library of liburing's.
 pub fn compile_with(library: &str, test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
     let program = folder.join(name).with_extension("");
