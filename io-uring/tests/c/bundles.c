@@ -75,7 +75,7 @@ static void feed(int bytes)
     MUST(send(pair[1], text, bytes, 0) == bytes);
 }
 
-/* What has come to the other end. */
+/* Prints the data that has come to the other end. */
 static void came(const char *what)
 {
     char text[512];
@@ -97,7 +97,7 @@ static void contents(const char *what)
     printf("\n");
 }
 
-/* The beginnings and lengths that stand in the ring. */
+/* Prints the offsets and lengths of the buffers in the ring. */
 static void lengths(const char *what)
 {
     printf("%s: lengths", what);
@@ -193,7 +193,7 @@ static void sends_of_bundles(void)
     results("a message", 1);
     request(IORING_OP_SEND_ZC, pair[0], 0, BUNDLE, 3);
     results("uncopied", 1);
-    /* A link behind it, and one that is skipped. */
+    /* A bundle with a linked entry behind it, and a bundle without a completion. */
     MUST(make(0, 3, SIZE) == 0);
     request(IORING_OP_SEND, pair[0], 0, BUNDLE, 4)->flags |= IOSQE_IO_LINK;
     io_uring_prep_nop(entry(&ring, 5));
@@ -347,7 +347,7 @@ static void connect_pair(void)
 }
 
 /* Feeds bytes, and receives them with as many completions and requests as it takes: the kernel
- * chooses where a completion ends. Their buffers come one after the other. */
+ * chooses where a completion ends. The completions must use the buffers of the group in order. */
 static void stream(const char *what, unsigned length, unsigned priority, int bytes)
 {
     char peeked[512];
@@ -390,7 +390,7 @@ static void receives(const char *domain)
     for (unsigned length = 0; length <= 3 * SIZE; length += SIZE)
         for (int bytes = 16; bytes <= 6 * SIZE; bytes += 16)
             stream("bundle", length, BUNDLE, bytes);
-    /* It has to wait. */
+    /* A receive that has to wait. */
     MUST(make(0, COUNT, SIZE) == 0);
     request(IORING_OP_RECV, pair[0], 0, BUNDLE, 1);
     io_uring_submit(&ring);
@@ -408,7 +408,7 @@ static void receives(const char *domain)
     MUST(make(0, 0, SIZE) == 0);
     request(IORING_OP_RECV, pair[0], 0, BUNDLE, 4);
     results("no buffer", 1);
-    /* Cancelled while it waits: nothing is used. */
+    /* A receive that is cancelled while it waits uses no buffer. */
     MUST(make(0, COUNT, SIZE) == 0);
     request(IORING_OP_RECV, pair[0], 0, BUNDLE, 5);
     io_uring_submit(&ring);
@@ -433,7 +433,7 @@ static void multishots(void)
             open_pair(SOCK_STREAM);
             stream("multishot", length, BUNDLE | 2, bytes);
             close_pair();
-            /* What has not ended ends. */
+            /* The receive ends if it has not ended yet. */
             struct io_uring_cqe *cqe;
             struct __kernel_timespec soon = {.tv_nsec = 1000000};
             while (io_uring_wait_cqe_timeout(&ring, &cqe, &soon) == 0)
@@ -448,7 +448,7 @@ static void multishots(void)
     told("more than all", io_uring_cq_ready(&ring));
     printf("left: %zd\n", recv(pair[0], peeked, sizeof peeked, MSG_DONTWAIT));
     close_pair();
-    /* It ends after a number of bytes, however many completions. */
+    /* A multishot that ends after a number of bytes, with any number of completions. */
     open_pair(SOCK_STREAM);
     for (unsigned most = 16; most <= 3 * SIZE; most += 40) {
         MUST(make(0, COUNT, SIZE) == 0);

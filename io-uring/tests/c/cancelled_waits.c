@@ -84,7 +84,8 @@ static const char *left(const char *name, int before)
     return "many";
 }
 
-/* Takes completions: `cancels` of the cancels, whose answers are added, and all of the waits. */
+/* Takes the completions of `cancels` cancels and of all waits. Adds up the results of the
+ * cancels. */
 static void takes(int cancels, int *answers, int *cancelled)
 {
     for (int count = cancels + EACH; count > 0; count--) {

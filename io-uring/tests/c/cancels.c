@@ -24,9 +24,9 @@ static void cancels(int user_data, unsigned long long which, int fd, unsigned fl
     printf("submit %d\n", io_uring_submit(&ring));
 }
 
-/* Cancels reads of cached data from the batch of the reads. A cancel that finds nothing has its
- * completion after that of the read: its owner frees the request then. A cancel that finds the
- * read has its completion before it. */
+/* Cancels reads of cached data from the batch of the reads. If a cancel finds nothing, its
+ * completion must follow that of the read, after which a program may free the request. If a
+ * cancel finds the read, its completion comes first. */
 static void cached(unsigned flags)
 {
     enum { ROUNDS = 200 };
@@ -35,7 +35,7 @@ static void cached(unsigned flags)
     int fd = scratch(), wrong = 0;
     MUST(io_uring_queue_init(8, &many, flags) == 0 && write(fd, block, sizeof block) > 0);
     for (int round = 0; round < ROUNDS; round++) {
-        /* No cancel is for every other read. */
+        /* Only every other read has a cancel. */
         int count = 1 + round % 2;
         struct io_uring_cqe *seen[2];
         struct io_uring_sqe *sqe = entry(&many, 1);

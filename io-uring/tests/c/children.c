@@ -186,7 +186,7 @@ static void again(void)
     told("one more", pid);
 }
 
-/* What the numbers of a request mean is found out when the request begins to wait. */
+/* The numbers of a request mean the children that they name when the request begins to wait. */
 static void later(void)
 {
     int end, pid = child(6, &end), pidfd = syscall(SYS_pidfd_open, pid, 0), status;
@@ -209,7 +209,7 @@ static void later(void)
     completions(&ring, "a pidfd that is another", 1);
     told("a pidfd that is another", pid);
     MUST(waitpid(other, NULL, 0) == other && close(of_other) == 0);
-    /* Not to wait, by the pidfd's flag. */
+    /* A nonblocking pidfd: the request does not wait. */
     MUST(close(pidfd) == 0);
     pid = child(6, &end);
     pidfd = syscall(SYS_pidfd_open, pid, O_NONBLOCK);
@@ -243,7 +243,7 @@ static void later(void)
     MUST(waitpid(leaver, &status, 0) == leaver && status == 0);
 }
 
-/* /proc says other numbers of processes than the ones here. */
+/* A process in a PID namespace of its own. Its /proc shows the PIDs of the outer namespace. */
 static void apart(void)
 {
     int status, end;
@@ -326,7 +326,7 @@ int main(void)
     later();
     apart();
     refused();
-    /* One waits when the ring is closed, and the child is there afterwards. */
+    /* A request waits when the ring is closed. The child can be waited for afterwards. */
     int end, pid = child(9, &end), status;
     wait_(P_PID, pid, &info, WEXITED, 1);
     io_uring_submit(&ring);

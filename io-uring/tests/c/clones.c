@@ -1,5 +1,5 @@
-/* Registered buffers of one ring in another one (IORING_REGISTER_CLONE_BUFFERS), and what is said
- * of polling by the network (IORING_REGISTER_NAPI), which changes nothing here. */
+/* Registered buffers of one ring in another ring (IORING_REGISTER_CLONE_BUFFERS). Also the
+ * values for network polling (IORING_REGISTER_NAPI), which have no effect here. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/syscall.h>
@@ -32,7 +32,7 @@ static void clone_(const char *what, struct clone_buffers how)
     printf("%s: %ld\n", what, do_(&to, CLONE, &how, 1));
 }
 
-/* Which slots have a buffer, and which one? */
+/* Prints which slots have a buffer, and which buffer it is. */
 static void slots(void)
 {
     printf("slots:");
@@ -123,7 +123,7 @@ static void hints(void)
 int main(void)
 {
     MUST(io_uring_queue_init(8, &from, 0) == 0 && io_uring_queue_init(8, &to, 0) == 0);
-    /* The buffers came before. */
+    /* Cloned buffers are older than READV_FIXED, so a kernel with this operation has them. */
     needs(&to, READV_FIXED);
     file = scratch();
     MUST(write(file, "text", 4) == 4);

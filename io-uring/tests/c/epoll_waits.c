@@ -134,7 +134,7 @@ int main(void)
     ready_and_not();
     ended();
     refused();
-    /* One waits when the ring is closed. */
+    /* A request waits when the ring is closed. */
     wait_(epoll, events, MOST, 1);
     io_uring_submit(&ring);
     io_uring_queue_exit(&ring);

@@ -126,7 +126,8 @@ static int result(void)
     return result;
 }
 
-/* A value of a field: 1, but not the flag of multishots, which the library does not support. */
+/* A value of a field: 1. The priority of ACCEPT gets POLL_FIRST, because 1 would be the flag of
+ * multishots. */
 static int least_of(const struct operation *of, int field)
 {
     enum { IOPRIO, POLL_FIRST = 4 };
@@ -152,7 +153,7 @@ static void each_field(const struct operation *of)
     printf("\n");
 }
 
-/* Sets two fields at a time: which of the two errors comes. */
+/* Sets two fields at a time, and prints which of the two errors is returned. */
 static void each_pair(const struct operation *of)
 {
     printf("%s, refused in pairs:", of->name);
@@ -170,8 +171,8 @@ static void each_pair(const struct operation *of)
     printf("\n");
 }
 
-/* Sets each flag of the entry. Left out are BUFFER_SELECT, which the library does not support,
- * CQE_SKIP_SUCCESS, which leaves no completion, and the flags that need a second entry. */
+/* Sets each flag of the entry. Left out are BUFFER_SELECT, which provided.c tests, and
+ * CQE_SKIP_SUCCESS, which leaves no completion. */
 static void each_flag(const struct operation *of)
 {
     static const int flags[] = { IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_LINK, IOSQE_IO_HARDLINK,

@@ -1,4 +1,4 @@
-/* READV_FIXED and WRITEV_FIXED: buffers of a list that lie in a registered one. */
+/* READV_FIXED and WRITEV_FIXED: buffers of a list that lie in a registered buffer. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/uio.h>
@@ -88,7 +88,7 @@ static void refused(void)
     printf("selects a buffer: %d\n", result());
 }
 
-/* A read that waits, and is cancelled; in a chain, less than all breaks it. */
+/* A read that waits, and is cancelled. A read of less than the whole length breaks its chain. */
 static void waits(void)
 {
     struct iovec parts[2] = { { memory, 5 }, { memory + 100, 7 } };

@@ -1,7 +1,8 @@
-/* Random bytes all over a ring's memory while another thread enters it; and, by another process,
- * over all memory that both share, also what the program is not given.
+/* A thread writes random bytes all over the memory of a ring while another thread enters the
+ * ring. Or another process writes them over all memory that both processes share. That memory
+ * includes pages of the library.
  *
- *   forged [SECONDS [SEED]]     300 rings, unless a time is told */
+ *   forged [SECONDS [SEED]]     300 rings, unless a time is given */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -37,7 +38,8 @@ static void *scribble(void *unused)
     return NULL;
 }
 
-/* The child of a fork, which has the ring, too. The child reports when it begins. */
+/* Writes random words over all shared memory, in the child of a fork. The child reports when it
+ * begins. */
 static void scribble_over_all(int begins)
 {
     enum { MOST = 64 };
@@ -89,7 +91,8 @@ static void one_ring(char *page)
         struct io_uring_sqe *sqe = &ring.sq.sqes[lap % 8];
         for (int at = 0; at < 8; at++)
             ((unsigned long long *)sqe)[at] = next(&state);
-        /* Operations without names that could hang, foreign addresses and foreign descriptors. */
+        /* These operations resolve no names, and so cannot hang. The address is that of the
+         * test's page, and the descriptor is -1. */
         static const unsigned char some[] = {
             IORING_OP_NOP,          IORING_OP_READV,          IORING_OP_POLL_ADD,
             IORING_OP_TIMEOUT,      IORING_OP_TIMEOUT_REMOVE, IORING_OP_ASYNC_CANCEL,

@@ -200,7 +200,7 @@ static void ended(void)
             printf("nobody: %ld\n", wake(words, 1));
         }
     }
-    /* The answers of cancels, which are numbers for futexes. */
+    /* The results of cancels. For a wait for a futex, a result is the number of cancelled waits. */
     struct io_uring_sync_cancel_reg sync = { .addr = 1, .timeout = { -1, -1 } };
     for (int how = 0; how < 4; how++) {
         for (int at = 0; at < 3; at++)
@@ -288,7 +288,7 @@ int main(void)
     ended();
     refused(WAIT);
     refused(WAKE);
-    /* One waits when the ring is closed, and is not there to be woken any more. */
+    /* A request waits when the ring is closed. After that it can no longer be woken. */
     futex(WAIT, words, 0, ALL, SIZE_32 | PRIVATE, 1);
     io_uring_submit(&ring);
     io_uring_queue_exit(&ring);

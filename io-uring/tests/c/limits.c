@@ -19,8 +19,8 @@ static int result(struct io_uring *ring)
     return result;
 }
 
-/* Lengths of 64 bits stand in the offset's place, or in the address's. A kernel that has none
- * reads the length of 32 bits. */
+/* MADVISE takes a length of 64 bits from the offset field, and FADVISE from the address field.
+ * Kernels without these lengths use the length of 32 bits. */
 static void advice(void)
 {
     const unsigned long size = 4UL << 30;
@@ -35,7 +35,7 @@ static void advice(void)
     printf("madvise of 4 GiB and a page: %d, left %d %d %d\n", got, memory[0], memory[size],
            memory[size + PAGE]);
     MUST(munmap(memory, size + 2 * PAGE) == 0);
-    /* Lengths below zero are refused: with their upper bits cut off, these are none. */
+    /* Lengths below zero are refused. These lengths would be 0 without their upper bits. */
     for (int bit = 32; bit < 64; bit += 31) {
         sqe = entry(&ring, 0);
         io_uring_prep_fadvise(sqe, fd, 0, 0, POSIX_FADV_NORMAL);
@@ -54,8 +54,9 @@ static void counts(int unused)
     signals++;
 }
 
-/* What the entry gives, and whether the process has got SIGXFSZ for it. Of a file it has, where
- * the file system writes without waiting. */
+/* Prints the result of the entry, and whether the process has got SIGXFSZ for it. The signal is
+ * printed only for a file in memory: elsewhere it depends on whether the file system writes
+ * without waiting. */
 static void limited(const char *what, unsigned flags)
 {
     ring.sq.sqes[(ring.sq.sqe_tail - 1) & *ring.sq.kring_mask].flags |= flags;

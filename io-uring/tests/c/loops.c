@@ -1,6 +1,6 @@
-/* A multishot poll of an epoll that has the ring itself, or of the ring's eventfd. Its
- * completion is an event of the polled file, which makes the next completion, and so on. The
- * poll ends instead. */
+/* A multishot poll of an epoll that has the ring itself, or of the ring's eventfd. Each
+ * completion would be an event of the polled file, and so cause the next one. The poll ends
+ * instead. */
 #include "common.h"
 #include <sys/epoll.h>
 

@@ -331,7 +331,7 @@ static void messages(void)
     MUST(send(ends[1], "", 0, 0) == 0);
     results("an empty one", 1);
     end_group();
-    /* The buffer has no room for that. */
+    /* The buffer has no room for the name and the control data. */
     struct msghdr header = { .msg_namelen = 40, .msg_controllen = 40 };
     make_group(2);
     struct io_uring_sqe *sqe = request(IORING_OP_RECVMSG, ends[0], MORE, 7);

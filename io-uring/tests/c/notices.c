@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* Lists came after pipes. */
+/* A kernel that sends lists of buffers (VECTORED) also has PIPE. */
 enum { PIPE = 62, SEND_ZC = 47, SENDMSG_ZC, POLL_FIRST = 1, FIXED = 4, REPORTS = 8, VECTORED = 32 };
 
 static struct io_uring ring;
@@ -52,7 +52,7 @@ static void connect_all(void)
     udp[1] = socket_at(SOCK_DGRAM);
 }
 
-/* All completions until one says that no more follow. */
+/* Prints completions until one without IORING_CQE_F_MORE. */
 static void told(const char *what)
 {
     MUST(io_uring_submit(&ring) >= 0);
@@ -136,7 +136,7 @@ static void refused(void)
     told("a file");
     send_(SEND_ZC, -1, "hello", 5, 0, 0);
     told("no descriptor");
-    /* The wrong file counts before what is no registered buffer. */
+    /* An error of the file takes precedence over an index that names no registered buffer. */
     send_(SEND_ZC, pair[0], "hello", 5, 0, FIXED);
     told("a pair, beside the buffer");
     send_(SEND_ZC, 0, "hello", 5, 0, FIXED)->fd = scratch();
@@ -180,7 +180,7 @@ static int is_unanswered(int fd)
     return info.tcpi_unacked > 0;
 }
 
-/* What waits is cancelled, and chains go on or break. */
+/* Sends that wait are cancelled, and chains go on or break. */
 static void ended(void)
 {
     static char much[65536];

@@ -1,6 +1,7 @@
-/* The order of completions. A cancel comes before what it cancels, and a linked timeout before
- * its target. What follows from the end of a request comes behind the entries of its batch.
- * Nothing overtakes an earlier completion. */
+/* The order of completions. The completion of a cancel comes before those of the requests that
+ * it cancels. The completion of a linked timeout comes before that of its target. What follows
+ * from the end of a request comes behind the entries of its batch. Nothing overtakes an earlier
+ * completion. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -161,7 +162,7 @@ static void batches(void)
     prints("drain", 3);
 }
 
-/* A poll with several events ends behind them. */
+/* The last completion of a poll comes behind those of its events. */
 static void events(void)
 {
     struct __kernel_timespec none = { 0, 20000000 };

@@ -26,7 +26,7 @@ static int result(void)
     return result;
 }
 
-/* What is written to one end comes out of the other. */
+/* Checks that bytes written to one end are read from the other. */
 static void goes_through(int ends[2], int flags)
 {
     char got[4] = { 0 };

@@ -23,10 +23,10 @@ static unsigned pick(unsigned below)
 static int file, full[2], empty[2], sockets[2];
 static char buffers[MOST][16];
 static struct __kernel_timespec soon = { 0, 1000000 }, late = { 1000, 0 };
-/* Rings that get messages: the second one defers them. */
+/* Rings that get messages. The second ring has deferred task work. */
 static struct io_uring told[2];
 
-/* To a ring, or to what is none, with flags that may be unknown. */
+/* Fills a message to a ring, or to a file that is no ring. Its flags may be unknown. */
 static void draw_message(struct io_uring_sqe *sqe, int at)
 {
     int to = pick(5);
@@ -46,7 +46,7 @@ static void prints_messages(void)
 
 #include "random_newer.h"
 
-/* Fills an entry; true if the next one is to be a linked timeout that is due. */
+/* Fills an entry. True: the next entry has to be a linked timeout that is due. */
 static int fill(struct io_uring_sqe *sqe, int at, int after_link)
 {
     char *buffer = buffers[at];
@@ -182,7 +182,7 @@ static void take_all(struct io_uring *ring, int count)
         io_uring_cqe_seen(ring, cqe);
     }
     qsort(all, have, sizeof *all, by_user_data);
-    /* Without what it may say of more data. */
+    /* The flag that reports more data is not compared. */
     for (int at = 0; at < have; at++)
         printf("result: %llu gives %d, flags %u\n", (unsigned long long)all[at].user_data,
                all[at].res, all[at].flags & ~IORING_CQE_F_SOCK_NONEMPTY);

@@ -1,6 +1,6 @@
 /* Random programs of several processes. */
 
-/* Programs that fork another one are in it up to this depth. */
+/* Programs fork further programs up to the depth DEEPEST. */
 enum { DEEPEST = 2, ROUNDS = 4 };
 
 static int depth;
@@ -70,7 +70,7 @@ static int submits_waiters(struct io_uring *ring)
     return count;
 }
 
-/* More than what the requests take. */
+/* Writes more data than the requests take, and takes their completions. */
 static void data_comes(struct io_uring *ring, int count)
 {
     MUST(write(data[1], "12345", 5) == 5 && write(pair[1], "12345", 5) == 5);
@@ -134,7 +134,7 @@ static void shared_program(void)
 static void any_program(void)
 {
     if (is_new && pooled < WAITERS) {
-        /* The rings stay rings of one process. */
+        /* Rings are left before the fork, so that each ring belongs to one process. */
         leaves_rings();
         while (pooled < (depth ? WAITERS : POOL))
             pool[pooled++] = starts();

@@ -48,20 +48,22 @@ struct child {
 
 /* Has the kernel all these operations? The last one came with Linux 6.16. */
 static int is_new;
-/* An event is there, and none. */
+/* Two epolls: the first has an event, the second has none. */
 static int epolls[2];
-/* It sends to itself; nothing comes to the second one; a connection with five bytes. */
+/* `udp` sends to itself, `quiet` never gets data, and `connected` is a connection with five
+ * bytes. */
 static int udp, quiet, connected[2];
 /* Nobody changes these words, and nobody waits for the second one. */
 static unsigned words[2];
 static char fixed[MOST * PART];
 /* A ring whose buffers are cloned. */
 static struct io_uring lender;
-/* Children that end when they are told to, with STATUS; one that lives; one that has ended. */
+/* Children in `pool` end with STATUS when they are told to. `lives` goes on, and `ended` has
+ * ended. */
 static struct child pool[POOL], lives, ended;
 static int pooled;
 
-/* Where an entry puts more than its result. */
+/* The memory for what an entry gives besides its result. */
 static struct more {
     struct epoll_event events[2];
     struct iovec parts[2];
@@ -195,7 +197,7 @@ static void draw_pipe(struct io_uring_sqe *sqe, int at)
     sqe->rw_flags = pick(6) ? O_CLOEXEC : O_APPEND;
     if (is_shared || pick(2))
         return;
-    /* Into slots, which are not used otherwise. There are enough for all entries. */
+    /* The ends go into slots that are not used otherwise. There are enough for all entries. */
     static const int slots[] = { -1, FIRST_FREE + 1, FIRST_FREE + 2, TABLE };
     sqe->rw_flags = 0;
     sqe->splice_fd_in = slots[pick(4)];
@@ -207,7 +209,7 @@ static void draw_send(struct io_uring_sqe *sqe, int at)
     struct more *more = &mores[at];
     sqe->opcode = pick(2) ? SEND_ZC : SENDMSG_ZC;
     sqe->fd = pick(4) ? udp : pick(2) ? sockets[0] : file;
-    /* A report, a registered buffer. */
+    /* The flags for a report in the notice, and for a registered buffer. */
     sqe->ioprio = (pick(2) ? 8 : 0) | (!is_shared && pick(2) ? 4 : 0);
     sqe->msg_flags = MSG_DONTWAIT;
     if (sqe->opcode == SEND_ZC) {
@@ -256,7 +258,7 @@ static int draw_child(struct io_uring_sqe *sqe, int at, int after_link)
 {
     static const int types[] = { P_PID, P_PID, P_PID, P_PIDFD, 17 };
     int type = types[pick(5)], waits = type == P_PID && !after_link && pick(2);
-    /* The child lives for the process that has started it only. */
+    /* Only the process that has started the child can wait for it. */
     waits = waits && !is_shared;
     sqe->opcode = WAITID;
     sqe->len = type;
@@ -266,7 +268,7 @@ static int draw_child(struct io_uring_sqe *sqe, int at, int after_link)
     return waits && !(sqe->splice_fd_in & 1 << 20);
 }
 
-/* Fills an entry; true if the next one is to be a linked timeout that is due. */
+/* Fills an entry. True: the next entry has to be a linked timeout that is due. */
 static int fill_newer(struct io_uring_sqe *sqe, int at, int after_link)
 {
     memset(sqe, 0, sizeof *sqe);

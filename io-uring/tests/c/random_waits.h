@@ -1,6 +1,6 @@
-/* Random programs with requests that wait, on pipes, sockets and listeners: for data or clients,
- * for a cancel, for the end of their thread. Their files and buffers may be registered, with tags.
- * The entries beside them end at once. */
+/* Random programs with requests that wait, on pipes, sockets and listeners. Data, clients, a
+ * cancel or the end of their thread ends them. Their files and buffers may be registered, with
+ * tags. All other entries end at once. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -80,7 +80,7 @@ static void draw_waiters(void)
         *one = (struct waiter){ .kind = pick(all.end == BY_DATA ? LASTS : KINDS), .slot = -1 };
         if (!is_new && one->kind >= NEWER && one->kind < LASTS)
             one->kind = POLL;
-        /* What has become of a child is not told to a thread that has ended. */
+        /* A thread that has ended gets no state of a child. */
         if (one->kind == CHILD && all.end == BY_THREAD)
             one->kind = POLL;
         int has_file = one->kind != TIMEOUT && (one->kind < FUTEX || one->kind > CHILD);
@@ -220,7 +220,8 @@ static void *submit_waiters(void *is_thread)
 }
 
 /* Fills a cancel, which means at most one request, or all. Behind a drain, workers of the kernel
- * execute cancels, and find each other by file. In that place a cancel is by user_data only. */
+ * execute cancels, and a cancel by file may find another cancel. So behind a drain, a cancel is
+ * by user_data only. */
 static void draw_cancel(struct io_uring_sqe *sqe)
 {
     int number = pick(WAITERS), slot = pick(SLOTS + 1);
@@ -260,9 +261,9 @@ static void draw_cancel(struct io_uring_sqe *sqe)
 static int minus_one = -1;
 
 /* Behind a drain, several workers of the kernel change slots at once, so slots stay as they are.
- * No cancel is for another thread, which executes the rest of it when it runs. Task work issues
- * linked entries, and the kernel splits it where other threads have to run. Only in a ring that
- * defers task work, the order is certain. */
+ * No cancel is for requests of another thread: the kernel ends these only when that thread runs.
+ * Linked entries are issued by task work, which the kernel may interrupt for other threads. The
+ * order is certain only in a ring with deferred task work. */
 static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
 {
     int cancels = all.end != BY_THREAD && (all.defers || !after_link);
@@ -394,7 +395,7 @@ static void updates(void)
     }
 }
 
-/* What a request without a file waits for. */
+/* Ends a request that waits for a child or a futex. */
 static void happens(struct waiter *one)
 {
     unsigned *word = one->kind == FUTEX ? &all.words[one->word] :
@@ -405,7 +406,7 @@ static void happens(struct waiter *one)
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, WAITERS, NULL, NULL, 0);
 }
 
-/* Data, or clients that have gone again. */
+/* Writes data to a pipe or socket, or connects to a listener and closes the connection. */
 static void comes(int at, int count)
 {
     struct sockaddr_un name;
@@ -421,7 +422,7 @@ static void comes(int at, int count)
     }
 }
 
-/* Everything that still waits ends. */
+/* Ends all requests that still wait. */
 static void ends_all(int entries)
 {
     if (all.end != BY_CANCEL) {
@@ -492,7 +493,7 @@ static void prints_all(void)
                 printf("tag %u comes before what uses it\n", waiters[at].tags[of]);
     qsort(all.seen, all.count, sizeof *all.seen, by_user_data);
     for (int at = 0; at < all.count; at++)
-        /* Without what it may say of more data. */
+        /* The flag that reports more data is not compared. */
         printf("result: %llu gives %d, flags %u\n", (unsigned long long)all.seen[at].user_data,
                result_of(&all.seen[at]), all.seen[at].flags & ~IORING_CQE_F_SOCK_NONEMPTY);
     printf("%u more\n", io_uring_cq_ready(&all.ring));
@@ -525,7 +526,7 @@ static void opens(int *pair, int *inner)
     }
 }
 
-/* With a function that forks a process while requests wait, or NULL. */
+/* A program whose requests wait. `forks` forks a process meanwhile, or is NULL. */
 static void waiting_program(pid_t (*forks)(void))
 {
     pthread_t thread;

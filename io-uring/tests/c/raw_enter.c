@@ -1,5 +1,5 @@
-/* Sets a ring up through liburing, and enters it by an instruction of its own. It gets the
- * kernel's ring. */
+/* Sets a ring up through liburing, and enters it by an instruction of its own. The program gets
+ * a ring of the kernel. */
 #define _GNU_SOURCE
 #include "common.h"
 

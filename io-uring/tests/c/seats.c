@@ -231,7 +231,8 @@ static void jumps(void)
     MUST(io_uring_submit(&ring) == 1);
     for (int at = 0; at < 2; at++) {
         MUST(write(pair[1], "x", 1) == 1);
-        /* The thread looks only into memory, or it waits. */
+        /* The first time, the thread only looks into memory until the completion comes. The
+         * second time, it waits. */
         while (at == 0 && io_uring_cq_ready(&ring) == 0)
             sched_yield();
         MUST(io_uring_wait_cqe(&ring, &cqe) == 0);

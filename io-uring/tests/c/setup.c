@@ -13,8 +13,8 @@ static void try(const char *what, unsigned entries, struct io_uring_params param
     close(fd);
 }
 
-/* A ring whose entries a kernel thread polls for: the results of calls, whatever the thread has
- * taken. */
+/* A ring with SQPOLL. The results of its calls do not depend on the number of entries that the
+ * polling thread has taken. */
 static void polled(void)
 {
     struct io_uring_params params = { .flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 10 };

@@ -60,7 +60,7 @@ static void reads(int flags)
     comes("12345678");
     completions(&ring, "parts", 1);
     printf("%.3s, %.5s\n", in[0], in[1]);
-    /* In one batch, on what is there. */
+    /* A read and a receive in one batch. Their data is there. */
     comes("ab");
     read_one(1, 2);
     struct io_uring_sqe *sqe = entry(&ring, 0);
@@ -69,7 +69,7 @@ static void reads(int flags)
     submit(2);
     sorted(&ring, "a read and a receive", 2);
     printf("%.1s, %.1s\n", in[0], in[1]);
-    /* Not at an offset, and not of nothing. */
+    /* A read at an offset, and a read of 0 bytes. */
     read_one(8, 4)->off = 5;
     submit(1);
     completions(&ring, "at an offset", 1);
@@ -99,7 +99,7 @@ static void ends(void)
     sqe->user_data = 3;
     submit(2);
     sorted(&ring, "a time", 2);
-    /* What has come before the cancel is there. */
+    /* Data that comes before the cancel completes the read. */
     read_one(8, 6);
     submit(1);
     comes("before");
@@ -164,7 +164,7 @@ static void registered(void)
     completions(&ring, "beyond the buffer", 1);
 }
 
-/* As dup2(2), which the library does not see where it is an instruction of the program's own. */
+/* Calls dup2(2). On x86-64, it is an instruction of the program, which the library does not see. */
 static int becomes(int file, int number)
 {
 #if defined(__x86_64__)
@@ -176,7 +176,7 @@ static int becomes(int file, int number)
 #endif
 }
 
-/* A number that stands for a file now. */
+/* A descriptor number of a socket becomes that of a file. */
 static void reused(void)
 {
     int file = scratch();

@@ -22,7 +22,8 @@ static void feed(int fd, int len)
     MUST(write(fd, out, len) == len);
 }
 
-/* Prints the results of `count` requests. Whether more is there, the flags say natively only. */
+/* Prints the results of `count` requests. The flags are not compared: only the kernel sets the
+ * flag for more data here. */
 static void results(struct io_uring *ring, const char *what, int count)
 {
     for (int at = 0; at < count; at++) {
@@ -34,7 +35,7 @@ static void results(struct io_uring *ring, const char *what, int count)
     printf("%s: %u more\n", what, io_uring_cq_ready(ring));
 }
 
-/* Receives that wait. */
+/* Submits receives that have to wait, so that later ones are left untried. */
 static void learn(struct io_uring *ring, int pair[2])
 {
     for (int at = 0; at < WAITS; at++) {
@@ -223,7 +224,7 @@ static void at_least(int fd, int bytes)
     MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0);
 }
 
-/* A receive takes what is there, however little a poll does not report. */
+/* A receive takes the data that is there, even if it is too little for a poll to report. */
 static void few(struct io_uring *ring)
 {
     for (int late = 0; late < 2; late++) {

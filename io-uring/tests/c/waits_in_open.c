@@ -19,7 +19,7 @@ static void *open_it(void *unused)
     return NULL;
 }
 
-/* Does that thread sleep? Natively it has ended. */
+/* Does the thread in open(2) sleep? With the kernel's io_uring, the thread has ended. */
 static int sleeps(void)
 {
     char path[64], text[256] = "";
