@@ -150,7 +150,7 @@ impl Call {
         }
     }
 
-    /// Does a call with this result keep its buffer of a group?
+    /// Has a call with this result used its buffer of a group? Otherwise the buffer is given back.
     pub(crate) fn uses_buffer(&self, result: i32) -> bool {
         matches!(self, Self::Socket { socket, .. } if socket.uses_buffer(result))
     }

@@ -6,8 +6,8 @@ use uringlet::front::OwnDescriptor;
 
 use crate::{service, sys};
 
-/// A registered resource, with the tag that is posted when nobody uses it any more (0: none). Its
-/// slot uses it, and each request from its start to its completion.
+/// A registered resource, with the tag that is posted when nobody uses the resource any more (0:
+/// none). Its users are its slot and, from start to completion, each request that needs it.
 #[derive(Debug)]
 pub(crate) struct Registered<T> {
     pub(crate) value: T,

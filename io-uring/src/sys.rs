@@ -530,8 +530,8 @@ pub(crate) fn process_group() -> i32 {
     unsafe { call!(getpgid, 0) as i32 }
 }
 
-/// waitid(2): what it says of a child, in the two parts of `siginfo_t` that it fills. The second
-/// begins with the process, which is 0 if there is none.
+/// waitid(2). Returns the two parts of `siginfo_t` that the call fills. The second part begins with
+/// the PID of the child, which is 0 if no child has changed its state.
 pub(crate) fn wait_child((kind, id): (i32, i32), options: i32) -> Result<[[i32; 3]; 2], i32> {
     let mut info = [0i32; 32];
     // SAFETY: room for a `siginfo_t`, which has 128 bytes.

@@ -326,7 +326,8 @@ impl Core {
             (entries[count].sqe, entries[count].notify) = (sqe, notify);
             count += 1;
         }
-        // The entries name descriptors by number. A close(2) waits while `trying` is not 0.
+        // The entries name descriptors by number. A close(2) waits a while for `trying` to become
+        // 0.
         self.trying.fetch_add(1, Ordering::Relaxed);
         let owes = locked.unlock();
         let submitted = submit(&entries[..count]);

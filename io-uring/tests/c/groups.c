@@ -17,7 +17,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int taken[BUFFERS], twice, wrong, received;
 static atomic_ullong sum;
 
-/* With the lock. */
+/* The caller has the lock. */
 static void receive(int pair)
 {
     struct io_uring_sqe *sqe = entry(&ring, 0);
@@ -28,7 +28,7 @@ static void receive(int pair)
     MUST(io_uring_submit(&ring) == 1);
 }
 
-/* With the lock. */
+/* The caller has the lock. */
 static void give_back(int number)
 {
     if (atomic_exchange(&taken[number], 0) != 1)
@@ -45,7 +45,7 @@ static void give_back(int number)
     MUST(io_uring_submit(&ring) == 1);
 }
 
-/* With the lock. */
+/* The caller has the lock. */
 static void ended(const struct io_uring_cqe *cqe)
 {
     unsigned long long value;
@@ -67,7 +67,7 @@ static void ended(const struct io_uring_cqe *cqe)
     sum += value;
     received++;
     pthread_mutex_unlock(&lock);
-    /* Others take theirs meanwhile. */
+    /* Other threads take buffers meanwhile. */
     sched_yield();
     pthread_mutex_lock(&lock);
     give_back(number);
