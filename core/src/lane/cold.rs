@@ -20,7 +20,8 @@ use crate::sqe::Sqe;
 use crate::sys;
 use crate::word::readers::Readers;
 
-/// The cold reads of a context: made with the first one, because most contexts have none.
+/// The cold reads of a context. The queues are allocated at the first cold read, because most
+/// contexts have none.
 #[derive(Debug)]
 pub(crate) struct ColdLane {
     slots: usize,
@@ -69,8 +70,8 @@ impl Queues {
         !self.untried.is_empty() && self.coming.len() < coming_max()
     }
 
-    /// Leaves the untried reads to a worker. Called after the push, so that a thread that sees the
-    /// flag sees the reads.
+    /// Leaves the untried reads to a worker. The reads were pushed before this call, so a thread
+    /// that sees the flag sees them.
     fn leave_to_workers(&self) {
         self.for_workers.store(true, Ordering::Release);
     }
@@ -128,8 +129,9 @@ impl ColdLane {
         }
     }
 
-    /// A waiter tries queued reads, so that the device has work. It has taken some completions
-    /// since `before`; `helped`: it has executed requests of other lanes.
+    /// A waiter tries queued reads, so that the device has work. `before`: the number of
+    /// completions that the waiter had taken when it began to help. `helped`: it has executed
+    /// requests of other lanes. False: no read has completed.
     #[inline(never)]
     pub(crate) fn help(
         &self,
@@ -167,8 +169,9 @@ impl ColdLane {
         present > 0
     }
 
-    /// A waiter executes reads whose pages are on their way, the oldest first, if it would sleep
-    /// for them anyway.
+    /// A waiter that would sleep for it anyway executes the oldest read whose page is on its way.
+    /// If no worker can be made, the waiter also executes an untried read. False: there is no such
+    /// read, or the waiter may not execute it.
     pub(crate) fn help_read(
         &self,
         board: &Board,
@@ -190,7 +193,7 @@ impl ColdLane {
     }
 
     /// A worker tries queued reads, unless waiters do. It executes reads whose pages are on their
-    /// way, unless other workers do. False: there was nothing for it.
+    /// way, unless other workers do. False: there was nothing for the worker to do.
     pub(crate) fn work(
         &self,
         board: &Board,
@@ -216,7 +219,7 @@ impl ColdLane {
         }
         queues.readers.leave();
         if others_wait() && queues.wants_reader() {
-            // This worker goes to the missing pages.
+            // This worker goes on to other lanes, so another one is called for the missing pages.
             board.call(Call::Worker);
         }
         true
@@ -254,7 +257,7 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
 }
 
 /// Tries queued reads. Stops if there are none, if too many pages are on their way, if a try takes
-/// long, or if `enough` says so. Returns the number that was present.
+/// long, or if `enough` returns true. Returns the number of reads that have completed.
 fn try_some(
     queues: &Queues,
     board: &Board,
@@ -265,7 +268,7 @@ fn try_some(
     let (mut present, mut some_coming) = (0, false);
     loop {
         if queues.coming.len() >= coming_max() && !queues.untried.is_empty() {
-            // The threads that read go on with them.
+            // Workers try the other reads when some of the pages have arrived.
             queues.leave_to_workers();
             break;
         }
@@ -285,7 +288,8 @@ fn try_some(
         }
     }
     if some_coming {
-        // If the queues were empty while these reads were tried, the watch may have ended.
+        // If the queues were empty while these reads were tried, the watch may have ended. This
+        // call begins it again.
         fence(Ordering::SeqCst);
         board.call(Call::Nobody);
     }
@@ -324,7 +328,8 @@ fn try_cold(
         }
         Tried::WouldWait => {
             if ticks < SLEPT_DIRECT_US * rate {
-                // The page is on its way already, or this kernel leaves reading to the waiter.
+                // So quick a try has not started the device. The page is on its way already, or
+                // this kernel does not read ahead for `RWF_NOWAIT`.
                 sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
             }
             facts::learn_tried(fd, false);
@@ -342,7 +347,7 @@ impl Lane for ColdLane {
         let Some(queues) = self.queues.get() else { return [Progress::NOTHING; 2] };
         let untried = Progress::of(&queues.untried);
         let may_try = untried.queued && queues.may_try();
-        // Reads that wait for room are in hand as long as others make progress.
+        // Reads that wait for room in `coming` count as in hand.
         let untried = Progress { queued: may_try, in_hand: untried.queued && !may_try, ..untried };
         [untried, Progress::of(&queues.coming)]
     }

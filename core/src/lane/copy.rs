@@ -43,7 +43,8 @@ impl CopyLane {
         self.queue.is_empty()
     }
 
-    /// Requests for which there are CPUs; the CPU of an expected waiter does not count.
+    /// The number of requests for which a further worker should come. At most one worker copies on
+    /// each CPU, and one CPU is left to an expected waiter.
     pub(crate) fn for_workers(&self, waiters_come: bool) -> usize {
         if self.stuck.load(Ordering::Relaxed) {
             return self.queue.len().min(1);
@@ -53,7 +54,8 @@ impl CopyLane {
         self.queue.len().min(cpus.clamp(1, COPIERS_MAX).saturating_sub(at_them))
     }
 
-    /// A waiter executes copies as long as that pays. True if it executed any.
+    /// A waiter executes copies until one takes long, or until it has executed enough of them. True
+    /// if it executed any.
     pub(crate) fn help(
         &self,
         board: &Board,
@@ -68,7 +70,8 @@ impl CopyLane {
             executed += 1;
             let taken = taker.taken() - before;
             let slow = ticks > FAVOUR_US * board.ticks_per_us();
-            // Completions of workers are on a cache line that they write to: checked seldom.
+            // The count of completions is on a cache line that workers write to, so it is read
+            // seldom.
             let look = executed % LOOK_EVERY == 0 && help.max < u32::MAX;
             let available = if look { board.completions().available() } else { 0 };
             if slow || executed >= FAVOURS || taken + available >= help.max {
@@ -78,7 +81,7 @@ impl CopyLane {
         executed > 0
     }
 
-    /// A worker executes requests until there are none, or `others_wait`.
+    /// A worker executes requests until there are none, or until `others_wait` returns true.
     pub(crate) fn work(&self, board: &Board, others_wait: impl Fn() -> bool) {
         self.stuck.store(false, Ordering::Relaxed);
         loop {
@@ -91,12 +94,13 @@ impl CopyLane {
                         run::execute(board, request, Executor::Pool, true, taker)
                     });
                 }
-                // Back to the queue of contexts, which are served in turn.
+                // If requests of other lanes wait for a worker, this turn ends. The context queues
+                // for the next one.
                 leave = others_wait();
             }
             self.at_them.fetch_sub(1, Ordering::SeqCst);
-            // Pairs with the fence of a submitter: it sees that no worker is here, or this worker
-            // sees its requests.
+            // Pairs with the fence of a submitter. Either the submitter sees that no worker is
+            // here, or this worker sees the submitter's requests.
             fence(Ordering::SeqCst);
             if leave || self.queue.is_empty() {
                 return;

@@ -1,8 +1,8 @@
 //! A filter in front of the lanes: delays, reorders, shortens and fails requests, as a seed says.
 //!
-//! It reorders requests as far as the promises allow. Before a sync, an append, a transfer at the
-//! file position, or anything else but a plain transfer, all delayed requests are sent on. A
-//! delayed request can be cancelled.
+//! It reorders only requests whose order the engine does not promise. Before a sync, an append, a
+//! transfer at the file position, or anything else but a plain transfer, all delayed requests are
+//! sent on. A delayed request can be cancelled.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -25,8 +25,8 @@ pub(crate) struct Faulty(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     faults: Faults,
-    /// The lock is held over the submits behind it, so that no request passes one that it must not
-    /// pass. These submits are short; this is for tests.
+    /// The lock is held during the submits to the lanes, so that no request overtakes one that it
+    /// must not overtake. These submits are short, and the filter is for tests.
     state: Mutex<HeldState>,
 }
 
@@ -35,7 +35,7 @@ struct HeldState {
     random: Random,
     /// Delayed requests that no lane has seen.
     held: Vec<u32>,
-    /// A thread exists that sends them on.
+    /// There is a thread that sends the delayed requests on.
     releaser: bool,
 }
 
@@ -108,7 +108,8 @@ impl Faulty {
         self.0.release_later(owner, &mut state);
     }
 
-    /// A thread has come to wait: now and then that ends the delay. True if it did.
+    /// A thread has come to wait. In one of two cases, this sends the delayed requests on. True if
+    /// it did.
     pub(crate) fn help(&self, board: &Board) -> bool {
         let Some(owner) = board.dispatcher() else { return false };
         let mut state = lock(&self.0.state);
@@ -217,8 +218,8 @@ fn has_flag(fd: i32, flag: i32) -> bool {
     flags >= 0 && flags & flag as sys::Ret != 0
 }
 
-/// Is this a transfer whose order does not matter: of a file, at an offset of its own? The kernel
-/// is asked, because what is remembered of the number may be of an earlier file.
+/// Is this a transfer of a regular file at a given offset, whose order does not matter? The kernel
+/// is asked, because the remembered facts may be about an earlier file with the same number.
 fn may_be_overtaken(request: &Request) -> bool {
     let sqe = &request.sqe;
     let appends = request.kind == Kind::Write

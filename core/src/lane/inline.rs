@@ -28,7 +28,7 @@ pub(crate) struct InlineLane {
     mailbox: Mailbox,
     baton: Baton,
     queue: IndexRing,
-    /// Requests whose order can be observed, and the right to execute them, never taken away.
+    /// Requests whose order can be observed. The right to execute them, `order`, is never stolen.
     ordered: IndexRing,
     order: Baton,
     /// Locked while a request moves from the queue to the ordered ones, so that the ordered ones
@@ -50,8 +50,8 @@ enum Popped<'a> {
     Lost,
 }
 
-/// Asked before each step, with the ticks of the last request, and the number of completions that
-/// the thread has taken. True: the holder stops.
+/// A holder calls this between requests, with the ticks of the last request, and the number of
+/// completions that it has taken. True: the holder stops.
 pub(crate) type Enough<'a> = &'a mut dyn FnMut(u64, u32) -> bool;
 
 impl InlineLane {
@@ -135,8 +135,8 @@ impl InlineLane {
         self.queue.push(slots);
     }
 
-    /// Queues an ordered request after earlier inline ones: a holder that finds the ordered one
-    /// finds the others.
+    /// Queues an ordered request after earlier inline ones. So a holder that finds the ordered
+    /// request finds the earlier ones, too.
     pub(crate) fn push_ordered(&self, board: &Board, slot: u32) {
         // SAFETY: the caller has its number, and has not put it into a queue yet.
         if unsafe { board.popped(slot) }.may_hang {
@@ -223,7 +223,7 @@ impl InlineLane {
         true
     }
 
-    /// Takes the request from the mailbox, and its number, if it is alone in its context.
+    /// Takes the request from the mailbox, with its number, if the request is alone in its context.
     #[inline(always)]
     pub(crate) fn take_alone<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
         self.mailbox.take_alone().map(|taken| Self::begun(board, taken))
@@ -289,8 +289,8 @@ impl InlineLane {
         true
     }
 
-    /// [`Self::hold`] for a waiter that takes one completion: executes the oldest request. False:
-    /// the baton is held, or other requests come first.
+    /// Executes the oldest request for a waiter that takes one completion, as [`Self::hold`] would.
+    /// False: the baton is held, or other requests come first.
     #[inline]
     pub(crate) fn execute_next(
         &self,
@@ -315,7 +315,7 @@ impl InlineLane {
         true
     }
 
-    /// Holds the baton until nothing is queued, `enough` says so, or the baton is taken away.
+    /// Holds the baton until nothing is queued, `enough` returns true, or the baton is taken away.
     pub(crate) fn hold(
         &self,
         board: &Board,
@@ -356,7 +356,7 @@ impl InlineLane {
                 } else if enough(ticks, taker.taken()) {
                     return self.lay_down(board, router, turn);
                 } else {
-                    // The loss of the baton is seen before the next request is taken.
+                    // The holder finds out that the baton is lost before it takes the next request.
                     continue;
                 }
             }
@@ -403,9 +403,9 @@ impl InlineLane {
         })
     }
 
-    /// Takes the oldest inline request. A holder that loses the baton after its last check takes
-    /// one more at most. Then it executes that request as if it had lost the baton inside.
-    /// `bounded`: the holder leaves requests that a server may hold up to workers.
+    /// Takes the oldest inline request. A holder that loses the baton after its last check takes at
+    /// most one more, and executes it as if it had lost the baton inside of it. `bounded`: the
+    /// holder leaves to workers what a server may hold up.
     #[inline]
     fn pop<'a>(&self, board: &'a Board, turn: &Turn, bounded: bool) -> Popped<'a> {
         while let Some((position, slot)) = self.queue.front() {
@@ -423,10 +423,10 @@ impl InlineLane {
         Popped::Nothing
     }
 
-    /// Moves the oldest inline request behind the ordered ones, if it is a write that appends. The
-    /// holder would execute it beside an earlier one, or leave it to a worker. What is remembered
-    /// of its descriptor does not say that it appends, so the kernel is asked. True: the queue has
-    /// another front.
+    /// Moves the oldest inline request behind the ordered ones, if it is a write that appends.
+    /// Otherwise the holder would execute the write beside an earlier one, or leave it to a worker.
+    /// The remembered facts do not say whether the descriptor appends, so the kernel is asked.
+    /// True: the queue has another front.
     #[cold]
     fn divert(&self, board: &Board, position: u64, slot: u32, bounded: bool) -> bool {
         let Some(fd) = board.slot(slot).written() else { return false };
@@ -469,7 +469,7 @@ impl InlineLane {
             && !self.is_overtaking()
     }
 
-    /// Sends a request to the ordered ones if earlier ones are there, or on to a worker.
+    /// Sends a request behind the ordered ones, if there are any, and otherwise on to a worker.
     fn pass_on(&self, board: &Board, mut request: Started<'_>, by: Executor) {
         let others_first = !self.ordered.is_empty() || self.order.view().is_held();
         if !request.passed_inline && others_first {
@@ -490,8 +490,8 @@ impl InlineLane {
         self.queue.peek().is_none_or(|inline| number(ordered) <= number(inline))
     }
 
-    /// Executes due ordered requests until there are none, or `enough` says so (true). A thread
-    /// that blocks here may lose the baton, but the ordered requests still wait for it.
+    /// Executes due ordered requests until none is left. True: `enough` has returned true before. A
+    /// thread that blocks here may lose the baton, but the ordered requests wait for it.
     #[cold]
     fn hold_order(
         &self,
@@ -502,7 +502,7 @@ impl InlineLane {
         enough: Enough<'_>,
     ) -> bool {
         if taker.is_bounded() && self.hanging.load(Ordering::SeqCst) > 0 {
-            // The order is kept, or nothing is executed: any of the files may wait without end.
+            // One of the requests may wait without end. To keep the order, none is executed.
             board.call(Call::PatientHolder);
             return false;
         }
@@ -586,7 +586,7 @@ impl InlineLane {
         }
     }
 
-    /// Spins briefly for more requests, if that has paid lately. Bounded; not on one CPU.
+    /// Spins briefly for more requests, if spinning has paid lately. Never spins on a single CPU.
     fn spin_for_work(&self, board: &Board, router: &Router) {
         let budget = router.holder_spin.budget();
         if budget == 0 {
@@ -620,7 +620,7 @@ impl InlineLane {
             }
         }
         // Requests have come: the watch stays. If another thread has marked the context meanwhile,
-        // it is checked twice for a while.
+        // the watchdog has it on its list twice for a while.
         self.mailbox.watch();
         false
     }
@@ -641,7 +641,7 @@ impl Lane for InlineLane {
     }
 
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
-        // The baton is marked meanwhile: a thread that finds no mark lists the context again.
+        // The mark is set during this check: a thread that finds none lists the context again.
         self.baton.watch();
         let view = self.view();
         if part == 0 {
@@ -666,12 +666,12 @@ impl Lane for InlineLane {
                         self.one_loser_less(board, true);
                     }
                 } else {
-                    // A holder may be preempted, or sleep, in one request for longer than a
-                    // submitter waits.
+                    // A holder may sleep in one request for longer than a submitter waits. So only
+                    // the front is purged, without the baton.
                     board.purge_front(&self.queue);
                 }
                 if let Some(turn) = self.order.take() {
-                    // The order is unchanged here.
+                    // Only the front is purged, so the other requests keep their order.
                     board.purge_front(&self.ordered);
                     self.order.leave(turn);
                 }

@@ -64,12 +64,12 @@ impl Lanes {
 
     /// Every lane with queues.
     pub(crate) fn each(&self) -> [&dyn Lane; LANES] {
-        // Copies before the pool: a request that is withdrawn from a lane may go to the pool.
+        // The pool comes last: requests that are withdrawn from another lane may go to the pool.
         [&self.kernel, &self.inline, &self.sync, &self.worker, &self.copy, &self.cold, &self.pool]
     }
 
-    /// Pushes requests to the queue of their lane: memory only. True if a thread works on the queue
-    /// now, which sees them.
+    /// Pushes requests to the queue of their lane, without a system call. True if a thread works on
+    /// the queue now, and will see the requests.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -92,7 +92,8 @@ impl Lanes {
         false
     }
 
-    /// Requests that will end, each of which waits for a worker.
+    /// The number of requests that each wait for a worker, in the pool lane and the copy lane.
+    /// Requests that may never end do not count.
     pub(crate) fn for_worker_each(&self, waiters_come: bool) -> usize {
         self.pool.len() + self.copy.for_workers(waiters_come)
     }
@@ -138,8 +139,8 @@ impl Lanes {
         run::transfer_fast(request)
     }
 
-    /// Executes a plain write on the thread that submits it, without a request. `None`: it has to
-    /// become one.
+    /// Executes a plain write on the thread that submits it, without a request. `None`: the write
+    /// needs a request.
     ///
     /// # Safety
     /// The buffer is the write's during the call.

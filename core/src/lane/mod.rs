@@ -75,8 +75,8 @@ pub(crate) enum Withdraw<'a> {
     Canceled,
     /// All requests that have not begun: the context is being destroyed, and they end.
     All,
-    /// Requests on these descriptors, which are about to be closed, that only a worker executes.
-    /// They keep their files, or the caller executes them.
+    /// Requests that only a worker executes, on descriptors that are about to be closed. The worker
+    /// lane gives them duplicates of the descriptors, and the sync lane executes them.
     On(&'a RangeInclusive<RawFd>),
 }
 

@@ -1,5 +1,5 @@
-//! Completes every request without executing it. It measures the overhead around a lane, and is the
-//! skeleton of a new one.
+//! A lane that completes every request without executing it. It measures the overhead around a
+//! lane, and is the skeleton of a new one.
 
 use super::{Lane, Progress, Stuck, Withdraw};
 use crate::board::{Board, Executor};
@@ -12,8 +12,8 @@ impl Null {
     /// Ends requests that their submitter has filled.
     pub(crate) fn push(&self, board: &Board, slots: &[u32]) {
         // A lane that queues requests calls `Started::queue` for each, and puts the numbers into
-        // its queue. From then on each can be cancelled, and is executed only if `Board::start`
-        // says so.
+        // its queue. From then on each request can be cancelled, and is executed only if
+        // `Board::start` returns it.
         let done = |&slot: &u32| {
             board.slot(slot).begin();
             (slot, 0)

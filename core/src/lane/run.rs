@@ -12,7 +12,7 @@ use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
 use crate::sys;
 
 /// Executes a started request. Returns the ticks that it took, 0 if it was not timed. A transfer is
-/// timed if `timed` says so or its descriptor is suspect.
+/// timed if `timed` is set, or if its descriptor is suspect.
 #[inline(always)]
 pub(super) fn execute(
     board: &Board,
@@ -43,11 +43,12 @@ pub(super) fn execute(
     let Sqe { fd, len, off, .. } = request.sqe;
     let write = kind == Kind::Write;
     let transfer = write || kind == Kind::Read;
-    // Cold reads were checked when they were tried, unless the caller wants the time.
+    // Cold reads were checked when they were tried: they are timed only if the caller asks.
     let tried = request.route == Route::Cold;
     let timed = transfer && (timed || !tried && facts::is_suspect(fd, write));
     if transfer && by == Executor::Worker {
-        // The data is in the cache of the program's CPU, and the kernel takes a while to get there.
+        // The data is in the cache of the program's CPU. It is prefetched while the kernel prepares
+        // the transfer.
         sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
     }
     let quiet = write && by == Executor::Waiter && board.is_to_be_quiet(request.stream);
@@ -71,8 +72,8 @@ pub(super) fn execute(
     ticks
 }
 
-/// Times the call that executes a read or a write of this length, and learns from that whether
-/// those of its descriptor sleep. Gives its result and its ticks.
+/// Times the call that executes a read or a write of this length. Learns from the time whether
+/// reads or writes of the descriptor sleep. Returns the call's result and its ticks.
 fn time(
     board: &Board,
     (fd, write, len): (i32, bool, u32),
@@ -87,15 +88,15 @@ fn time(
     let rate = board.ticks_per_us();
     let awake = slept.is_some() && sleeps() == slept;
     let ticks = if awake { ticks.min(rate) } else { ticks };
-    // The file may be a stream by now, and nothing was done.
+    // ESPIPE: the descriptor is a stream by now, and nothing was transferred.
     if result != -libc::ESPIPE {
         descriptor::learn(fd, write, ticks, rate, u64::from(len));
     }
     (result, ticks)
 }
 
-/// Executes a plain write of a file that does not sleep, on a thread that submits it, without a
-/// request. `None`: it has to become one.
+/// Executes a plain write that does not sleep on the thread that submits it, without a request.
+/// `None`: the write needs a request.
 ///
 /// # Safety
 /// The buffer is the write's during the call.
@@ -122,11 +123,12 @@ pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     }
     // SAFETY: at an offset, and without flags; the buffer is the request's until its completion.
     let result = unsafe { if write { exec::write(sqe) } else { exec::read(sqe) } };
-    // The descriptor is a stream now, and nothing was transferred.
+    // ESPIPE: the descriptor is a stream now, and nothing was transferred.
     (result != -libc::ESPIPE).then_some(result)
 }
 
-/// Must this request be left to a thread that may wait without end? A worker waits for a device.
+/// Must this request be left to a thread that may wait without end? A worker executes the request
+/// itself if it waits for a device only.
 #[cold]
 fn is_to_be_left(request: &Started<'_>, by: Executor) -> bool {
     by == Executor::Waiter || !Facts::noted(request.sqe.fd).is_some_and(Facts::is_local)

@@ -1,5 +1,6 @@
 //! Executes fsyncs. One call serves all fsyncs of a descriptor that come while another one is under
-//! way (`word/seats.rs`). Where a queue has an fsync for a worker or a waiter, it is executed here.
+//! way (`word/seats.rs`). A worker or a waiter that takes an fsync from the queue of another lane
+//! executes it here.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -32,8 +33,9 @@ impl SyncLane {
         Self(Seats::new())
     }
 
-    /// Executes a started fsync, and fsyncs of its descriptor that come meanwhile. Or leaves it to
-    /// a thread that executes one already. Returns the ticks that the first one took.
+    /// Executes a started fsync, and then fsyncs of its descriptor that come meanwhile. If another
+    /// thread executes one already, leaves the fsync to that thread. Returns the ticks that the
+    /// started fsync took.
     #[inline(never)]
     pub(crate) fn execute(
         &self,
@@ -44,7 +46,7 @@ impl SyncLane {
     ) -> u64 {
         let fd = request.sqe.fd;
         let place = request.slot();
-        // Once it is linked, other threads may see it waiting, and it can be cancelled.
+        // Once the fsync is linked, other threads may see it waiting, and it can be cancelled.
         let index = request.queue();
         let link = |below| place.link(below);
         let arrival = if by == Executor::Pool {
@@ -125,8 +127,8 @@ impl SyncLane {
         });
     }
 
-    /// The program is about to close these descriptors: executes fsyncs that wait for their turn on
-    /// them now.
+    /// The program is about to close these descriptors: executes now the fsyncs on them that wait
+    /// for their turn.
     fn execute_before_close(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let execute = |newest| {
             without_taker(|taker| Self::execute_linked(board, newest, Executor::Waiter, taker));
@@ -154,7 +156,8 @@ impl SyncLane {
 
 impl Lane for SyncLane {
     fn progress(&self) -> [Progress; 2] {
-        // The thread at the seat has the fsyncs that wait here.
+        // The thread at a seat executes the fsyncs that wait there. The watchdog has nothing to
+        // check.
         [Progress::NOTHING; 2]
     }
 

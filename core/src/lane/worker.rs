@@ -111,7 +111,8 @@ impl WorkerLane {
                 }
                 return;
             };
-            // Without a free descriptor, the request finds its own closed.
+            // If no descriptor is free, there is no duplicate, and the request finds its own
+            // closed.
             if request.sqe.opcode != opcode::CLOSE
                 && let Some(copy) = copies.of(request.sqe.fd)
             {

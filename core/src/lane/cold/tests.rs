@@ -118,7 +118,7 @@ impl Reads {
         }
     }
 
-    /// Sleeps until all have completed, without waiting in the context.
+    /// Yields until all reads have completed, without waiting in the context.
     fn come_by_themselves(&self) {
         let deadline = Instant::now() + LONG;
         while (self.instance.board().completions().available() as usize) < self.buffers.len() {
@@ -127,7 +127,8 @@ impl Reads {
         }
     }
 
-    /// The result of each read, once.
+    /// Reaps all completions, and checks that no read has completed twice. Returns the result of
+    /// each read, `None` if it has not completed.
     fn results(&self) -> Vec<Option<i32>> {
         let mut results = vec![None; self.buffers.len()];
         self.instance.reap(u32::MAX, |cqe| {
@@ -324,7 +325,8 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
     const NAME: &str = "a_file_in_memory_leaves_the_lane_where_trying_is_refused";
     const CHILD: &str = "URINGLET_TEST_CHILD";
     if std::env::var_os(CHILD).is_none() {
-        // The test has a process of its own: its threads serve all contexts.
+        // The test has a process of its own, because the threads of a process serve all of its
+        // contexts.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args([NAME, "--nocapture"]).env(CHILD, NAME).stdout(std::process::Stdio::null());
         let status = child.status();
@@ -343,8 +345,8 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
     let (quick_us, rate) = (15, sys::ticks_per_us());
     let (mut quick_in_a_row, deadline) = (0, Instant::now() + LONG);
     while descriptor::known(fd).unwrap().sleeps(false) {
-        // Twenty quick reads are enough. Both reads of a round were quick if they took no longer
-        // together.
+        // Twenty quick reads are enough. The two reads of a round count as quick if they took at
+        // most `quick_us` together.
         assert!(quick_in_a_row < 20 && Instant::now() < deadline, "it is tried without end");
         let begin = sys::ticks();
         reads.submit();

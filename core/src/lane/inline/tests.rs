@@ -24,7 +24,7 @@ fn written(appends: &[bool], together: bool) -> Vec<u8> {
     instance.leave_alone();
     let file = tempfile::NamedTempFile::new().unwrap();
     let append = std::fs::File::options().append(true).open(file.path()).unwrap();
-    // What is remembered of the numbers is about files of other tests.
+    // What is remembered of these descriptor numbers is about files of other tests.
     for fd in [file.as_file().as_raw_fd(), append.as_raw_fd()] {
         Facts::forget(&(fd..=fd));
     }
@@ -57,8 +57,8 @@ fn a_write_at_an_offset_and_an_append_behind_it_are_executed_in_this_order() {
     }
 }
 
-/// A number that was looked up as that of a plain file, and names a file that appends since,
-/// without the engine being told. Nothing else in this process uses the number.
+/// A descriptor number that the engine has looked up as that of a plain file. Now it names a file
+/// that appends, and the engine was not told. Nothing else in this process uses the number.
 struct Reused {
     number: i32,
     path: tempfile::TempPath,
@@ -121,7 +121,7 @@ fn an_append_that_was_not_known_as_one_waits_for_a_holder_that_has_lost_the_bato
     let instance = Instance::new(&Builder::default().entries(8)).unwrap();
     instance.leave_alone();
     let (reused, plain) = (Reused::new(903, true), tempfile::NamedTempFile::new().unwrap());
-    // As the watchdog does before it takes the baton away.
+    // The watchdog does this before it takes the baton away.
     let lane = &instance.lanes().inline;
     lane.losers.fetch_add(1, Ordering::SeqCst);
     submit_writes(&instance, reused.number, &[b"one ", b"two ", b"three "]);

@@ -29,10 +29,10 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Hands requests over. Returns the number that was taken, from the first on, and the negative
-    /// errno for the next one if not all were taken. With `tell`, [`Backend::events`] becomes
-    /// readable when they complete. With `at_once`, the kernel does not wait inside the call; it
-    /// answers EAGAIN where it would have to.
+    /// Hands requests over. Returns the number of requests that were taken, from the first one on.
+    /// If not all were taken, also returns the negative errno for the next one. With `tell`,
+    /// [`Backend::events`] becomes readable when they complete. With `at_once`, the kernel does not
+    /// wait inside the call: it answers EAGAIN instead.
     fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32);
 
     /// Can the backend hand over without waiting?
@@ -40,11 +40,12 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         false
     }
 
-    /// [`Backend::events`] need not signal completions any more, if the interface signals by itself
-    /// once it was asked to.
+    /// Ends the signals on [`Backend::events`]. Only an interface needs this that goes on
+    /// signalling after a submit with `tell`.
     fn untell(&self) {}
 
-    /// Has a part of what it took not reached the kernel yet? The next call hands it over.
+    /// Has the backend taken requests that have not reached the kernel yet? The next call hands
+    /// them over.
     fn keeps_back(&self) -> bool {
         false
     }
@@ -55,7 +56,8 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
 
     /// Sleeps until `min` completions have come, the time is over, a signal handler ran, or
     /// [`Backend::wake_fd`] was counted up. The signal mask, if given, holds meanwhile. Returns the
-    /// completions that came with the call; others are harvested.
+    /// number of completions that the call has written to `done`, and what has ended the sleep.
+    /// Other completions are left to [`Backend::harvest`].
     fn sleep(
         &self,
         min: usize,
@@ -89,8 +91,8 @@ pub(super) struct Eventfds {
     events: OnceLock<RawFd>,
     /// The kernel will end a sleep when `wake` is counted up.
     pub(super) armed: AtomicBool,
-    /// Submits that have read their requests. The kernel orders a submit before its completions,
-    /// but the language's memory model does not know that.
+    /// Incremented when a submit has read its requests. The kernel orders a submit before its
+    /// completions, but the language's memory model knows that only through this number.
     read: AtomicU32,
 }
 

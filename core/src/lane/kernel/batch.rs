@@ -7,8 +7,8 @@ use crate::sqe::opcode;
 /// The number of these requests, from the first on, that go to the kernel with one call.
 /// `in_kernel` requests were handed over before, and `queued` more wait. The block layer merges
 /// adjacent requests of one file. Up to half of all requests go if they are adjacent: the device
-/// works on one half while the program gets the other. Otherwise as many go as the kernel has, to
-/// keep the device busy.
+/// works on one half while the program gets the other half. Otherwise as many go as the kernel has
+/// already, but at least [`TOGETHER`], to keep the device busy.
 pub(super) fn together(requests: Requests<'_>, in_kernel: usize, queued: usize) -> usize {
     let all = requests.iter().map(|(_, request)| request);
     let pairs = all.clone().zip(all.skip(1));
@@ -58,8 +58,7 @@ mod tests {
         Request { sqe, copied, ..Request::zero() }
     }
 
-    /// The sizes of the calls by which `depth` queued requests go to an idle kernel, and of the
-    /// calls after that.
+    /// The sizes of the calls that hand `depth` queued requests over to an idle kernel.
     fn calls(depth: usize, are_adjacent: bool) -> Vec<usize> {
         let (mut sizes, mut in_kernel) = (Vec::new(), 0);
         while in_kernel < depth {
@@ -84,7 +83,7 @@ mod tests {
             [1, 2, 4, 8, 32].map(|depth| calls(depth, false)).concat(),
             [1, 2, 4, 4, 4, 4, 4, 8, 16]
         );
-        // The half that has returned, while the kernel has the other.
+        // Half of the requests have returned, while the kernel has the other half.
         assert_eq!(at_once(16, 16, 16, 0), 16);
         // A pair of adjacent requests among others.
         assert_eq!(at_once(2, 16, 0, 0), TOGETHER);

@@ -1,10 +1,10 @@
 //! io_uring(7), through the `io-uring` crate.
 //!
 //! Any thread may hand over and another may sleep, so the ring is not bound to one issuer. The
-//! kernel finishes a request in the thread that has handed it over. Interrupting that thread for
-//! each request costs as much as the rest, and mostly the thread sleeps for its requests. So the
-//! kernel does not interrupt it (`IORING_SETUP_COOP_TASKRUN`). If the thread computes instead,
-//! other threads that look for completions interrupt it.
+//! kernel finishes a request in the thread that has handed it over. To interrupt that thread for
+//! each request costs as much as all other work on the request. Mostly the thread sleeps for its
+//! requests anyway. So the kernel does not interrupt it (`IORING_SETUP_COOP_TASKRUN`). If the
+//! thread computes instead, other threads that look for completions interrupt it.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, RawFd};
@@ -68,7 +68,8 @@ impl Uring {
     /// The negative errno of io_uring_setup(2) or eventfd(2).
     pub(super) fn new(slots: usize) -> Result<Self, i32> {
         let entries = (slots + 1).min(ENTRIES_MAX) as u32;
-        // The ring has place for one more completion: of the poll that ends a sleep.
+        // The ring has place for one completion more than there are slots: that of the poll that
+        // ends a sleep.
         let completions =
             (slots as u32 + 1).next_power_of_two().max(2 * entries.next_power_of_two());
         let make = |cooperates| {
@@ -124,7 +125,7 @@ impl Uring {
         let writer = lock(&self.submission);
         let pushed = self.push(&writer, &entry.user_data(WAKE));
         drop(writer);
-        // A call of its own: a call that submits and sleeps would hide that a signal ended the
+        // This call only submits: a call that submits and sleeps would hide that a signal ended the
         // sleep.
         if !pushed || self.ring.submit().is_err() {
             self.fds.armed.store(false, Ordering::Relaxed);
@@ -141,9 +142,9 @@ impl Uring {
         }
     }
 
-    /// The calling thread hands over. If another thread was the only one to do so, and sleeps
-    /// because of that, it is woken. Then it sleeps for shorter times: requests that the kernel
-    /// does not interrupt for may not even have a timer tick.
+    /// The calling thread hands requests over. Another thread may have been the only one to do so,
+    /// and may sleep without a timeout because of that. It is woken, and then sleeps for a tick at
+    /// most: the kernel does not interrupt the calling thread for its requests.
     fn issue(&self) {
         let now = this_thread();
         let before = self.issuer.load(Ordering::Relaxed);
@@ -156,8 +157,8 @@ impl Uring {
         }
     }
 
-    /// Was everything handed over by the calling thread, which finishes it when it enters the
-    /// kernel?
+    /// Has the calling thread handed over all requests? It then finishes them when it enters the
+    /// kernel.
     fn is_issuer(&self) -> bool {
         self.issuer.load(Ordering::Relaxed) == this_thread()
     }
@@ -173,8 +174,8 @@ impl Uring {
         }
     }
 
-    /// Are there requests that have to be finished, as far as is known? If several threads hand
-    /// over, one may clear the flag of another.
+    /// Are there requests that wait for their thread to finish them? A hint: if several threads
+    /// hand over, one may clear the flag of another.
     fn has_unfinished(&self) -> bool {
         let writer = self.submission.try_lock();
         // SAFETY: the guard says that nobody else writes to the queue.
@@ -254,8 +255,9 @@ impl Backend for Uring {
             pushed += 1;
         }
         drop(writer);
-        // The queue's entries go to the kernel now or, if it refuses for the moment, with the next
-        // call. If a request is malformed, the kernel posts its completion, and stops after it.
+        // The kernel takes the entries now or, if it refuses for the moment, at the next call.
+        // After a malformed request, it posts the completion, and takes no later entry in this
+        // call.
         for _ in 0..2 * ENTRIES_MAX {
             match self.ring.submit() {
                 Ok(_) if self.is_handed_over(&lock(&self.submission)) => break,
@@ -271,7 +273,7 @@ impl Backend for Uring {
     }
 
     fn untell(&self) {
-        // The poller would be woken for every completion that a waiter collects.
+        // Otherwise the poller would be woken for every completion that a waiter collects.
         if self.told.load(Ordering::Relaxed) && self.told.swap(false, Ordering::AcqRel) {
             let _ = self.ring.submitter().unregister_eventfd();
         }
@@ -299,7 +301,7 @@ impl Backend for Uring {
         _: &mut [Harvested],
     ) -> (usize, SleepEnd) {
         self.arm();
-        // The thread that has handed over may be computing.
+        // The thread that has handed over may be computing, and then has to be interrupted.
         let looks_again = self.cooperates && !self.is_issuer();
         let timeout =
             if looks_again { Some(timeout.map_or(TICK, |t| t.min(TICK))) } else { timeout };

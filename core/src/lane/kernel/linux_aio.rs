@@ -84,7 +84,7 @@ impl LinuxAio {
         // The ring has more than twice the places that were asked for. CPUs keep fewer than half of
         // them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
         let room = if known { slots.min(header.places as usize / 2 - 1) } else { wanted };
-        // Only those in use are touched.
+        // The memory of an iocb is touched only when its slot is used.
         let iocbs = Zeros::new(slots);
         Ok(Self {
             context: AtomicU64::new(context),
@@ -100,7 +100,8 @@ impl LinuxAio {
         self.context.load(Ordering::Relaxed)
     }
 
-    /// The ring's header. For the reaper, which does not exist after [`Backend::close`].
+    /// The ring's header. Only the reaper calls this, and there is no reaper after
+    /// [`Backend::close`].
     fn header(&self) -> &RingHeader {
         // SAFETY: mapped as long as the context exists.
         unsafe { &*(self.context() as *const RingHeader) }
@@ -130,7 +131,7 @@ impl LinuxAio {
         n
     }
 
-    /// Notes one event; returns 0 if it was the poll's.
+    /// Stores the completion of a request in `done`, and returns 1. Returns 0 for any other event.
     fn take(&self, event: IoEvent, done: &mut Harvested) -> usize {
         if event.data == WAKE {
             sys::eventfd_drain(self.fds.wake());

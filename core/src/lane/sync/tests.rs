@@ -162,9 +162,9 @@ fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
         assert_eq!(instance.reap(n, |cqe| assert_eq!(cqe.res, 0)), n);
     };
     let facts = || descriptor::known(fd).unwrap();
-    // An earlier file with this number may have been as quick.
+    // The facts about an earlier file with this number may say that it syncs quickly.
     Facts::forget(&(fd..=fd));
-    // The file system is known.
+    // Has the engine find out the file system.
     facts();
     descriptor::prove(fd, true);
     assert!(!facts().syncs_quickly());
@@ -179,7 +179,8 @@ fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
         assert!(!facts().syncs_quickly(), "nothing was learned");
     }
     let passed_on = || instance.lanes().pool.taken();
-    // One of these fsyncs may be slow: the lane of the next one was chosen before.
+    // An fsync above may have been slow. Three quick ones make the next one an inline request
+    // again.
     quick(3);
     let before = passed_on();
     fsyncs(1);
