@@ -91,9 +91,9 @@ counters! {
     polls,
     /// Completed requests of any other kind.
     others,
-    /// Requests cancelled before they were executed; none of those above.
+    /// Requests cancelled before they were executed. They count in none of the kinds above.
     canceled,
-    /// Of the completed ones: completed with an error.
+    /// Completed requests whose result is an error.
     errors,
     /// Bytes that reads have transferred.
     bytes_read,
@@ -109,7 +109,7 @@ counters! {
     by_poller,
     /// Requests executed by the kernel, or by the C library's threads.
     by_kernel,
-    /// Of all these: executed by a holder that had lost the baton when it was done.
+    /// Requests executed by a holder of the baton that had lost it when the request was done.
     after_losing_baton,
     /// Times that a worker was woken or made.
     wakeups,
@@ -121,24 +121,24 @@ counters! {
     beside_busy,
     /// Of `calls_beside`: the worker had too little to do, and left.
     beside_idle,
-    /// Cached reads that did not find their pages in memory, and had them asked for before a thread
-    /// waited for them.
+    /// Cached reads that did not find their pages in memory. The device was asked for the pages
+    /// before a thread waited for them.
     reads_ahead,
     /// Fsyncs that came while another one of their descriptor was under way, and were done with
     /// others by one call.
     syncs_together,
     /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.
     submissions_local,
-    /// Submissions in another cell.
+    /// Of a placed context: requests executed, or handed to the kernel, in another cell.
     submissions_remote,
-    /// Of a placed context: requests completed in the cell that serves the disk's interrupt (where
-    /// that is not known, that has executed them).
+    /// Of a placed context: requests completed in the cell that serves the disk's interrupt. If
+    /// that cell is not known, in the cell that has executed them.
     completions_local,
-    /// Completions in another cell.
+    /// Of a placed context: requests completed outside the cell that serves the disk's interrupt.
     completions_remote,
     /// Of a placed context: requests completed in the submitter's cell.
     completions_home,
-    /// The same in another cell.
+    /// Of a placed context: requests completed in another cell than the submitter's.
     completions_away,
     /// Of a placed context: times that a request went from one CPU to another.
     cpu_handovers,

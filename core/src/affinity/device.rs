@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::topology::list;
 use crate::cpus::CpuSet;
 
-/// The most stacked devices that are followed: more count as a circle.
+/// The maximum depth of stacked devices. A deeper stack counts as a circle, and is not followed.
 const DEPTH_MAX: usize = 8;
 
 /// A hardware queue of a disk.
@@ -179,7 +179,7 @@ fn interrupts(root: &Path, disk: &Path) -> Vec<Interrupt> {
     for up in disk.ancestors().skip(1) {
         let mut numbers: Vec<usize> = numbered(&up.join("msi_irqs")).collect();
         if numbers.is_empty() {
-            // One line for all queues; 0 means none.
+            // One interrupt serves all queues; its number 0 means that there is none.
             let text = read_to_string(up.join("irq")).unwrap_or_default();
             numbers.extend(text.trim().parse::<usize>().ok().filter(|&number| number > 0));
         }
@@ -200,15 +200,15 @@ fn interrupt(root: &Path, number: usize) -> Option<Interrupt> {
     let folder = root.join(format!("proc/irq/{number}"));
     let served = list(&folder.join("effective_affinity_list")).ok().filter(|cpus| !cpus.is_empty());
     let cpus = served.or_else(|| list(&folder.join("smp_affinity_list")).ok())?;
-    // The driver that handles it has a folder here with its name.
+    // Each handler of the interrupt has a folder here, with the name that its driver has given it.
     let entries = read_dir(&folder).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let queue = folders.filter_map(|entry| serves(entry.file_name().to_str()?)).next();
     Some(Interrupt { cpus, queue })
 }
 
-/// What drivers call the interrupts of their queues: virtio `virtio1-req.0`, NVMe `nvme0q1` (whose
-/// queue 0 is for administration), and `-config` and `-admin`.
+/// The queue that an interrupt's name names. Virtio calls it `virtio1-req.0`, and NVMe `nvme0q1`
+/// (its queue 0 is for administration). `-config`, `-control` and `-event` serve no queue.
 fn serves(name: &str) -> Option<Serves> {
     if name.ends_with("-config") || name.ends_with("-control") || name.ends_with("-event") {
         return Some(Serves::NoQueue);

@@ -24,8 +24,8 @@ pub enum Affinity {
     Application,
     /// The CPUs that serve the interrupts of the disk behind the first request's file.
     Interrupt,
-    /// The CPUs of cells that serve neither the application nor the interrupt. If there are none,
-    /// of cells without the application.
+    /// The CPUs of cells that serve neither the application nor the interrupt. If there are no such
+    /// cells, the CPUs of cells without the application.
     OtherCell,
 }
 
@@ -69,7 +69,7 @@ fn refused(field: &'static str, value: &str, expected: impl fmt::Display) -> Con
     ConfigError { field, value, expected, errno: libc::EINVAL }
 }
 
-/// Where the requests of a context run: three independent settings, as published.
+/// Where the requests of a context run: three settings that do not depend on each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// CPUs on which requests are executed, and handed to the kernel.
@@ -140,7 +140,8 @@ impl Placement {
         self == &Self::default()
     }
 
-    /// Does this machine have the placement? Words always pass: they fall back.
+    /// Does this machine have the placement? Words always pass: [`Placement::resolve`] replaces a
+    /// word that does not fit by [`Affinity::Any`].
     ///
     /// # Errors
     /// [`ConfigError`]: the list is empty, or names a CPU that does not exist, is offline, or is

@@ -15,10 +15,11 @@ use crate::threads::spawn::spawn_on;
 /// A completion on its way to the CPU that wants it.
 #[derive(Debug)]
 pub(super) struct RemoteCompletion {
-    /// The context lives while one of its slots is held, or until the newest completion of a chain
-    /// is handled.
+    /// Points to a live context. A context lives while one of its slots is held, or until the
+    /// newest completion of a chain is handled.
     pub(super) board: *const Board,
-    /// Set in the newest completion of a chain: it keeps the context alive for all of them.
+    /// Set in the newest completion of a chain, where it keeps the context alive for the whole
+    /// chain.
     pub(super) keep: Option<Arc<dyn Dispatcher>>,
     pub(super) slot: u32,
     pub(super) result: i32,

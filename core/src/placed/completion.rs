@@ -1,8 +1,8 @@
 //! A list of completions: any thread adds with one atomic step, and one thread takes all of them.
 //!
 //! One word, the head, is the top of the list, or the owner's state: `AWAKE`, `ASLEEP`, or `GONE`
-//! (there is no such thread). So the thread that adds learns in the same step whether it has to
-//! wake or make the owner. No other thread learns it.
+//! (the list has no owner). So the thread that adds learns in the same step whether it has to wake
+//! or make the owner. No other thread learns it.
 //!
 //! | step | from | to | by |
 //! |---|---|---|---|
@@ -86,9 +86,9 @@ impl<T> Chain<T> {
 pub enum Owner {
     /// The owner checks the list before it sleeps.
     Awake,
-    /// The owner has to be woken, with `List::wake`.
+    /// The owner has to be woken, with `CompletionList::wake`.
     Asleep,
-    /// There is no owner: the thread that gets this answer becomes it, or makes it.
+    /// There is no owner: the thread that gets this answer becomes the owner, or makes one.
     Gone,
 }
 
@@ -161,7 +161,7 @@ impl<T> CompletionList<T> {
     }
 
     /// The owner takes all nodes, oldest first. Each node is free again when its item was passed to
-    /// `take`. Returns the number. The owner is awake afterwards.
+    /// `take`. Returns the number of nodes. The owner is awake afterwards.
     pub fn drain(&self, mut take: impl FnMut(T)) -> usize {
         // Acquire: the owner sees what the adders have written into the nodes.
         let mut top = self.head.swap(awake(), Ordering::Acquire);
@@ -192,14 +192,14 @@ impl<T> CompletionList<T> {
     }
 
     /// The owner has found nothing: it sleeps until a node is added, at most `timeout`. False: the
-    /// time is over, and it is no longer the owner.
+    /// time is over, and this thread is no longer the owner.
     pub(crate) fn rest(&self, timeout: Option<Duration>) -> bool {
         if !self.step(awake(), asleep()) {
             return true;
         }
         loop {
-            // A new ticket each time, before the head is read: a wake for an earlier add may come
-            // late.
+            // Each round takes a new ticket before it reads the head, because a wake for an earlier
+            // add may come late.
             let ticket = self.sleep.ticket();
             if self.head.load(Ordering::Relaxed) != asleep() {
                 return true;
@@ -217,13 +217,13 @@ impl<T> CompletionList<T> {
     }
 
     fn step(&self, from: *mut Node<T>, to: *mut Node<T>) -> bool {
-        // Release: a thread that reads this may use a node again after the owner has finished with
-        // it.
+        // Release: a thread that reads this state may use a node again. It sees that the owner has
+        // finished with the node.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         self.head.compare_exchange(from, to, success, failure).is_ok()
     }
 
-    /// Wakes the owner. For a thread that has added a node while the owner was asleep.
+    /// Wakes the owner. The caller has added a node while the owner was asleep.
     pub(crate) fn wake(&self) {
         self.sleep.change();
         self.sleep.wake_all();

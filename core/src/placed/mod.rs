@@ -24,10 +24,12 @@ use crate::sys;
 
 /// No CPU has executed the request yet.
 const NOWHERE: u32 = u32::MAX;
-/// The maximum number of CPUs whose chains are collected at a time; others are sent one by one.
+/// The maximum number of CPUs whose chains are collected at a time. Completions for further CPUs
+/// are sent one by one.
 const GATHERED: usize = 8;
 
-/// Placement and handler of one context; a context without either has none.
+/// Placement and handler of one context. A context has none without either, unless it counts by
+/// cell.
 #[derive(Debug)]
 pub(crate) struct Placed {
     placement: Placement,
@@ -45,8 +47,8 @@ struct Detected {
     choice: EffectivePlacement,
     /// For each CPU that may execute a request: the CPUs of the cells that serve its interrupt.
     near_interrupt: Vec<CpuSet>,
-    /// For each CPU that may submit: the CPU on which its requests complete, if not where they
-    /// arrive.
+    /// For each CPU that may submit: the CPU on which its requests complete, if they do not
+    /// complete where they arrive.
     away: Vec<usize>,
 }
 
@@ -122,7 +124,8 @@ impl Placed {
         let near_interrupt = (0..cpus).map(|cpu| {
             let here: CpuSet = [cpu].into_iter().collect();
             let served = device.as_ref().map(|device| device.interrupt_of(cpu)).unwrap_or_default();
-            // The interrupt's CPU is unknown: the request completes where it is executed.
+            // If the interrupt's CPUs are unknown, the CPU that executes the request stands for
+            // them.
             topology.cells_around(if served.is_empty() { &here } else { &served })
         });
         let away = |home: usize| match &choice.completion {
@@ -139,7 +142,7 @@ impl Placed {
         Detected { near_interrupt, away: (0..cpus).map(away).collect(), choice }
     }
 
-    /// The CPU on which a request completes that has arrived on `here`.
+    /// The CPU on which a request completes whose completion has arrived on `here`.
     fn target(&self, found: &Detected, home: usize, here: usize) -> usize {
         let same_cell = || self.topology.cell_of(home) == self.topology.cell_of(here);
         let stays = found.choice.completion.as_ref().is_none_or(|cpus| cpus.contains(here))
@@ -264,7 +267,7 @@ impl Placing for Placed {
         }
     }
 
-    /// A request completes on the calling thread's CPU.
+    /// Counts a request that completes on the calling thread's CPU.
     fn count(&self, counters: &Counters, index: u32) {
         let Some(found) = self.found.get() else { return };
         let request = &self.requests[index as usize];

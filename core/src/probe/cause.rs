@@ -14,7 +14,7 @@ pub enum Cause {
     IoUringDisabled,
     /// The kernel is too old, or compiled without the call.
     Kernel,
-    /// The file system does not support it.
+    /// The file system does not support the call.
     FileSystem,
     /// The setting fs.aio-max-nr: all Linux AIO requests of the host are taken.
     AioMaxNr,
@@ -96,7 +96,8 @@ struct SystemCall {
 impl SystemCall {
     fn of(name: &str, facts: &MachineFacts) -> Self {
         match name {
-            // The setting came with 6.6, and exists if io_uring is compiled in.
+            // The setting kernel.io_uring_disabled came with 6.6, and exists if io_uring is
+            // compiled in.
             "io_uring_setup" | "io_uring_enter" => {
                 let compiled_in = facts.io_uring_disabled.is_some().then_some(true);
                 Self { since: (5, 1), compiled_in }
@@ -136,7 +137,7 @@ fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, Stri
             )),
         },
         (_, libc::ENOSYS) => missing(&SystemCall::of(call, facts), facts),
-        // No engine of uringlet needs fewer requests than this.
+        // No engine of uringlet needs fewer requests than these 33.
         ("io_setup", libc::EAGAIN) if facts.aio.exhausted_by(33) != Some(false) => Some((
             Cause::AioMaxNr,
             format!("fs.aio-nr is {}, the limit fs.aio-max-nr of the whole host", facts.aio),

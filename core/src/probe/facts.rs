@@ -16,7 +16,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limit {
-    /// `fs.aio-max-nr`, `RLIMIT_NOFILE`.
+    /// The limit's name, for example `fs.aio-max-nr` or `RLIMIT_NOFILE`.
     pub name: &'static str,
     /// What is counted, and for whom.
     pub counts: &'static str,
@@ -45,7 +45,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// `12 of 65536`, `unknown of unlimited`.
+    /// For example `12 of 65536`, or `unknown of unlimited`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.used {
             Some(used) => write!(f, "{used} of ")?,
@@ -82,7 +82,7 @@ pub struct MachineFacts {
     pub aio: Limit,
     /// Bytes of locked memory of this process.
     pub memlock: Limit,
-    /// Processes and threads of this user, as far as they are visible here.
+    /// Processes and threads of this user that this process can see.
     pub nproc: Limit,
     /// Descriptors of this process.
     pub nofile: Limit,
@@ -169,7 +169,7 @@ impl MachineFacts {
     }
 }
 
-/// The value of a line `name:  value`.
+/// The value of the line `name: value` in a text of such lines.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(found, _)| *found == name).map(|(_, value)| value.trim())

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sub-buckets of each power of two.
+/// Each power of two has `1 << FINE_BITS` sub-buckets.
 const FINE_BITS: u32 = 4;
 const BUCKETS: usize = 64 << FINE_BITS;
 
@@ -108,8 +108,8 @@ impl Distribution {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was recorded since `earlier`, an earlier value of this distribution. The longest is
-    /// exact to 1/16.
+    /// What was recorded since `earlier`, an earlier value of this distribution. The longest
+    /// duration is exact to 1/16.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
         let counts: Vec<u64> = self
@@ -133,20 +133,20 @@ impl Distribution {
                 seen += u128::from(n);
                 seen >= rank
             });
-            // The top of the bucket: a percentile must not look better than it is.
+            // The top of the bucket is used, because a percentile must not look better than it is.
             found.map_or(0, |bucket| top_of(bucket).min(self.max_ns))
         };
         Latency { count, p50_ns: at(500), p99_ns: at(990), p999_ns: at(999), max_ns: self.max_ns }
     }
 
-    /// The number of durations below `2^power` nanoseconds, which is exact.
+    /// The number of durations below `2^power` nanoseconds. This number is exact.
     pub fn below(&self, power: u32) -> u64 {
         let end = bucket(1u64.checked_shl(power).unwrap_or(u64::MAX));
         self.counts.iter().take(end).fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// The sum of all durations, in nanoseconds: each counts as the middle of its bucket, so exact
-    /// to 1/32.
+    /// The sum of all durations, in nanoseconds. Each duration counts as the middle of its bucket,
+    /// so the sum is exact to 1/32.
     pub fn sum_ns(&self) -> u128 {
         let middle = |bucket| u128::from(floor_of(bucket)).midpoint(u128::from(top_of(bucket)));
         let sums = self.counts.iter().enumerate().map(|(at, &n)| middle(at) * u128::from(n));

@@ -25,18 +25,18 @@ pub(crate) const STATS: &str = "URINGLET_STATS";
 const STATS_OWN: &str = "auto";
 /// "urnglet" and a version of the layout below.
 const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x0a");
-/// The name in /proc/PID/fd.
+/// The name of the memfd, as /proc/PID/fd shows it.
 const NAME: &std::ffi::CStr = c"uringlet-stats";
 /// The name of a region that has events only.
 const EVENTS_NAME: &std::ffi::CStr = c"uringlet-events";
 /// The maximum number of contexts with a place of their own; others share one.
 const PLACES: usize = 128;
-/// Room for the text about a context's engine.
+/// The size of the text about a context's engine, in words of eight bytes.
 const CHOICE_WORDS: usize = 48;
-/// Kinds of events that can be counted.
+/// The number of kinds of events that can be counted.
 const EVENTS: usize = 512;
-/// The lowest number of a descriptor that children inherit: higher than what programs open. Under a
-/// smaller RLIMIT_NOFILE it is the second.
+/// The lowest number of a descriptor that children inherit. The first value is higher than what
+/// programs open. The second value is used under a smaller RLIMIT_NOFILE.
 const INHERITED: [RawFd; 2] = [256, 3];
 
 /// The memory that another process sees.
@@ -129,7 +129,7 @@ impl ProcessIdentity {
 pub struct Region {
     /// Points to a [`Layout`] in a sealed memfd, mapped until this is dropped.
     layout: *const Layout,
-    /// The file, for processes that publish the region under it; readers have none.
+    /// The memfd, in processes that publish the region by its path. Readers have none.
     file: Option<File>,
 }
 
@@ -206,9 +206,9 @@ impl Region {
         self.layout().program.set(program);
     }
 
-    /// Has the children of this process inherit the descriptor. One that has become another user
-    /// may not open [`Region::path`], and joins by the descriptor instead. The path is another one
-    /// afterwards.
+    /// Has the children of this process inherit the descriptor. A child that has become another
+    /// user may not open [`Region::path`], and joins by the descriptor instead. This call changes
+    /// the path.
     ///
     /// # Errors
     /// The errors of fcntl(2); nothing has changed then.
@@ -234,7 +234,8 @@ impl Region {
     pub(crate) fn join(path: &Path) -> io::Result<Self> {
         let inherited = |error| {
             let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-            // Of another file, a close of the copy would release the process's locks (fcntl(2)).
+            // If the number were another file's, closing the copy would release the process's locks
+            // on that file (fcntl(2)).
             let ours = number.filter(|&fd| sys::is_sealed(fd)).ok_or(error)?;
             let copy = sys::duplicate(ours, 0);
             if copy < 0 {
@@ -467,13 +468,13 @@ fn publish(region: Region) {
     if count_into(region.layout.cast_mut()) {
         let mut region = std::mem::ManuallyDrop::new(region);
         if let Some(file) = region.file.take() {
-            // The copy has a number that a program leaves open which closes all its descriptors.
+            // A program that closes all its descriptors does not close the number of this copy.
             std::mem::forget(Copied::of(file.as_raw_fd()));
         }
     }
 }
 
-/// Has contexts of this process count there from now on; not if another was first.
+/// Has contexts of this process count there from now on. False: another region was first.
 fn count_into(layout: *mut Layout) -> bool {
     let null = std::ptr::null_mut();
     PUBLISHED.compare_exchange(null, layout, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -499,7 +500,7 @@ pub fn observe() -> io::Result<()> {
     observe_as(variable(STATS).as_deref(), None)
 }
 
-/// As [`observe`], for a program with this value of the variable when it was read. A program that
+/// As [`observe`]. `said`: the value that the variable had when the program read it. A program that
 /// may not open the region any more counts into the one that it has joined.
 pub(crate) fn observe_as(said: Option<&OsStr>, joined: Option<&'static Region>) -> io::Result<()> {
     match said {

@@ -118,8 +118,8 @@ pub(crate) unsafe fn statx(dir: RawFd, path: *const u8, flags: u32, mask: u32, o
     unsafe { call!(statx, dir, path, flags, mask, out) }
 }
 
-/// Does the file have a lock that conflicts with this one (fcntl(2), `F_OFD_GETLK`)? That lock
-/// replaces this one in `lock`.
+/// Asks for a lock of the file that conflicts with `lock` (fcntl(2), `F_OFD_GETLK`). The kernel
+/// writes that lock to `lock`, or the type `F_UNLCK` if there is none.
 pub(crate) fn blocking_lock(fd: RawFd, lock: &mut libc::flock) -> Ret {
     // SAFETY: the structure lives across the call, which fills it in.
     unsafe { call!(fcntl, fd, libc::F_OFD_GETLK, std::ptr::from_mut(lock)) }
@@ -145,13 +145,13 @@ pub(crate) struct FileStat {
 }
 
 /// statx(2) of an open file, with what the kernel has in memory (`AT_STATX_DONT_SYNC`): a hanging
-/// file server is not asked. If statx(2) is refused or missing (before 4.11), fstat(2), which may
-/// ask the server.
+/// file server is not asked. If statx(2) is refused or missing (before 4.11), this uses fstat(2),
+/// which may ask the server.
 ///
 /// # Errors
 /// The negative errno.
 pub(crate) fn stat(fd: RawFd) -> Result<FileStat, Ret> {
-    /// Linux 6.8. A mount's older number is used again.
+    /// New in Linux 6.8: a mount number that is not used again, unlike the older one.
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let mask = libc::STATX_TYPE | libc::STATX_SIZE | libc::STATX_INO | STATX_MNT_ID_UNIQUE;
@@ -169,7 +169,7 @@ pub(crate) fn stat(fd: RawFd) -> Result<FileStat, Ret> {
     let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
     let mount = match found.stx_mask & STATX_MNT_ID_UNIQUE {
         0 if found.stx_dev_major != 0 => 1 << 62 | device,
-        // A file system without a device has this number, and a later one may get it.
+        // The number of a file system without a device may later be that of another one.
         0 => 0,
         _ => found.stx_mnt_id,
     };
@@ -295,7 +295,7 @@ pub(crate) fn sealed_memfd(name: &std::ffi::CStr, size: usize) -> Ret {
     }
 }
 
-/// A memfd whose size nobody can change.
+/// Is this a memfd whose size nobody can change?
 pub(crate) fn is_sealed(fd: RawFd) -> bool {
     let size = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as Ret;
     // SAFETY: no memory is passed.

@@ -19,8 +19,8 @@ pub const fn in_user_space(address: u64, bytes: u64) -> bool {
     begin <= end && bytes <= end - begin
 }
 
-/// The aligned words that contain the first and the last of the eight bytes at `address`. Both
-/// bytes of a word are in the same page. `None` beyond the end of memory.
+/// The aligned words of four bytes that contain the first and the last of the eight bytes at
+/// `address`. Only the first word, if both are in one page. `None` beyond the end of memory.
 fn ends_of_eight(address: usize) -> Option<impl Iterator<Item = usize>> {
     /// The smallest page size of any machine.
     const PAGE: usize = 4096;
@@ -92,7 +92,7 @@ pub(crate) fn prefetch_buffer(address: u64, len: usize) {
 mod far {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// The first address; 0 while unknown.
+    /// The first address of the area; 0 while unknown.
     static FIRST: AtomicUsize = AtomicUsize::new(0);
     static GIVEN_OUT: AtomicUsize = AtomicUsize::new(0);
 
@@ -148,7 +148,7 @@ impl Mapping {
             let Some(base) = at(ret) else { return Err(ret as i32) };
             let mapping = Self { base, len };
             tries -= 1;
-            // The address is in use. The kernel rounds up to its page size.
+            // If the mapping is further away than a page size, the address was in use.
             if tries == 0 || base.addr().wrapping_sub(near) < 1 << 16 {
                 return Ok(mapping);
             }
@@ -173,7 +173,7 @@ impl Mapping {
     }
 
     /// Makes pages of the mapping usable or unusable (mprotect(2)). Their contents are lost if
-    /// `prot` is none.
+    /// `prot` is `PROT_NONE`.
     pub(crate) fn protect(&self, offset: usize, len: usize, prot: i32) -> Ret {
         debug_assert!(offset + len <= self.len);
         // SAFETY: the range lies inside this mapping.

@@ -50,9 +50,9 @@ pub(crate) fn restore_signals(mask: u64) {
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
-/// While it lives, the calling thread cannot be cancelled (pthread_cancel(3)). It is used around
-/// functions of the C library that are cancellation points. A cancellation would unwind frames that
-/// do not expect it.
+/// While this value lives, the calling thread cannot be cancelled (pthread_cancel(3)). It is used
+/// around functions of the C library that are cancellation points. A cancellation would unwind
+/// frames that do not expect it.
 #[derive(Debug)]
 pub struct Uncancelable(i32, PhantomData<*const ()>);
 
@@ -141,7 +141,7 @@ pub(crate) fn may_use_priority(priority: i16) -> bool {
     ret != -(libc::EPERM as Ret)
 }
 
-/// Runs `body` so that a write in it raises neither SIGPIPE nor SIGXFSZ: it only fails.
+/// Runs `body` so that a write in it raises neither SIGPIPE nor SIGXFSZ: the write only fails.
 pub(crate) fn without_write_signals<T>(body: impl FnOnce() -> T) -> T {
     let bit = |signal: i32| 1u64 << (signal - 1);
     let quiet = bit(libc::SIGPIPE) | bit(libc::SIGXFSZ);

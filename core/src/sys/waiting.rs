@@ -28,7 +28,7 @@ pub(crate) fn ppoll(
 /// What ended a [`futex_wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FutexEnd {
-    /// A wake, a changed word, or no reason: check again.
+    /// A wake, a changed word, or a spurious wake-up: the caller checks again.
     Again,
     /// The timeout has passed.
     TimedOut,
@@ -37,7 +37,7 @@ pub(crate) enum FutexEnd {
 }
 
 /// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private). With `restarts` and no
-/// timeout, a handler with SA_RESTART does not end it.
+/// timeout, a signal handler with SA_RESTART does not end the sleep.
 #[cfg(not(loom))]
 pub(crate) fn futex_wait(
     word: &std::sync::atomic::AtomicU32,
@@ -45,7 +45,7 @@ pub(crate) fn futex_wait(
     timeout: Option<Duration>,
     restarts: bool,
 ) -> FutexEnd {
-    /// Without a timeout the call would be restarted after a handler with SA_RESTART.
+    /// A year. Without a timeout, the kernel restarts the call after a handler with SA_RESTART.
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let time = timespec(timeout.unwrap_or(FAR));
     let for_ever = restarts && timeout.is_none();
@@ -142,7 +142,7 @@ pub(crate) fn eventfd_take(fd: RawFd) -> u64 {
 /// Is this descriptor an eventfd, a file without a name? Costs a readlink.
 pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     const NAME: &[u8] = b"anon_inode:[eventfd]";
-    // The folder of the process is empty once its first thread has ended.
+    // The folder of `/proc/self` is empty once the first thread of the process has ended.
     const FOLDER: &[u8] = b"/proc/thread-self/fd/";
     let mut path = [0; FOLDER.len() + 11];
     path[..FOLDER.len()].copy_from_slice(FOLDER);
@@ -152,7 +152,7 @@ pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     // SAFETY: `path` is NUL-terminated, `link` is writable for its whole length.
     let ret =
         unsafe { call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), link.as_mut_ptr(), link.len()) };
-    // Without /proc it cannot be checked: believe the caller.
+    // Without /proc it cannot be checked: the descriptor counts as an eventfd.
     ret < 0 || &link[..ret as usize] == NAME
 }
 

@@ -1,8 +1,8 @@
-//! Closes descriptors whose file server may have to be told (close(2)), and may not answer. Its own
-//! threads do it, so that no other thread and no lock waits.
+//! Closes descriptors of files on a server. close(2) may ask the server, which may not answer.
+//! Threads of this module call it, so that no other thread and no lock waits.
 //!
-//! One thread closes, and another one stands by. If the first is stuck, the second takes over, and
-//! a third stands by. They end when there was nothing to close for a while.
+//! One thread closes, and another one stands by. If the closing thread is stuck, the other one
+//! takes over, and a third stands by. The threads end when there was nothing to close for a while.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -16,7 +16,8 @@ use crate::process;
 use crate::router::tuning::RETIRE_AFTER;
 use crate::sync::lock;
 
-/// The maximum number of threads. Descriptors beyond these stay open until a server answers.
+/// The maximum number of closing threads. If all are stuck, further descriptors stay open until a
+/// server answers.
 const MOST: usize = 64;
 /// If no descriptor was closed within this time, the closing thread is stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(2);
@@ -68,7 +69,8 @@ impl Closer {
         false
     }
 
-    /// Makes a thread, under the lock, so that nobody counts on one that cannot be made.
+    /// Makes a thread. The caller holds the lock, so that nobody counts on a thread that cannot be
+    /// made.
     fn add_thread(&'static self, state: &mut CloserState) -> bool {
         let made = self.spawner.spawn("close", move || self.run()).is_ok();
         state.threads += usize::from(made);

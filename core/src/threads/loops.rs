@@ -1,5 +1,5 @@
-//! Contexts that an event loop of the program's drives: a thread that hands their requests over,
-//! and sleeps in poll(2) or the like. `front/waits.rs` has those calls.
+//! Contexts that an event loop of the program's drives. The loop's thread hands their requests
+//! over, and sleeps in poll(2) or a similar call. `front/waits.rs` has these calls.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -52,7 +52,8 @@ pub(crate) fn may_drive() -> bool {
 }
 
 impl Loops {
-    /// Has the calling thread drive this context, unless another one does. False: ask again later.
+    /// From now on the calling thread drives this context, and no other one does. False: the lock
+    /// is held, and the caller asks again later.
     pub(crate) fn add(&self, tenant: &Arc<dyn Tenant>, events: RawFd) -> bool {
         let Some(mut all) = self.try_lock() else { return false };
         let is_other =
@@ -63,8 +64,8 @@ impl Loops {
         true
     }
 
-    /// Waits for a moment only, because a signal handler may have interrupted the thread that has
-    /// the lock.
+    /// Waits for the lock for a moment only, because a signal handler may have interrupted the
+    /// thread that has the lock.
     fn try_lock(&self) -> Option<MutexGuard<'_, Vec<LoopOf>>> {
         const TRIES: u32 = 100;
         for _ in 0..TRIES {

@@ -1,5 +1,5 @@
-//! The threads of this process: workers, poller, watchdog, timer, closer. Made when needed, ended
-//! when idle. They know a context as a [`Tenant`](tenant::Tenant).
+//! The threads of this process: workers, poller, watchdog, timer, closer. They are made when
+//! needed, and end when idle. They know a context as a [`Tenant`](tenant::Tenant).
 #![allow(unsafe_code)]
 
 mod closer;
@@ -39,15 +39,15 @@ pub(crate) struct Threads {
     /// The next set, for other CPUs.
     next: OnceLock<Box<Threads>>,
     pub(crate) pool: WorkerPool,
-    /// For work that may wait without end.
+    /// Workers for work that may wait without end.
     pub(crate) patient: WorkerPool,
     pub(crate) poller: Poller,
     pub(crate) watchdog: Watchdog,
     /// Contexts that threads of the program drive.
     pub(crate) loops: Loops,
-    /// Only the set that is not placed uses it.
+    /// Only the set that is not placed uses its timers.
     timers: Timers,
-    /// Only the set that is not placed uses it.
+    /// Only the set that is not placed uses its closer.
     closer: Closer,
 }
 
@@ -58,8 +58,8 @@ impl Threads {
     /// The threads of this process. The child of a fork gets a new set: the parent's threads do not
     /// exist there, and may have held locks. The old set is not touched.
     pub(crate) fn of_this_process() -> &'static Self {
-        // Reads files now. Later, on another thread, their descriptors could get numbers that the
-        // program has just closed, and still uses in a request.
+        // This call reads files now. Later, on another thread, the files' descriptors could get
+        // numbers that the program has just closed, and still uses in a request.
         sys::cpus();
         Self::first()
     }

@@ -21,7 +21,8 @@ use crate::router::tuning::{LATER, RETIRE_AFTER, TICK};
 use crate::sync::lock_counted;
 use crate::sys;
 
-/// Each count of a kernel lane's eventfd is an event: nobody has to read it.
+/// Events for a kernel lane's eventfd: each increment is an event, and no thread has to read the
+/// eventfd.
 const EACH: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 
 #[derive(Debug)]
@@ -67,11 +68,12 @@ impl PollerState {
     /// The context whose kernel lane counts this eventfd up.
     fn kernel(&self, events: RawFd) -> Option<Arc<dyn Dispatcher>> {
         let mut all = self.kernels.iter().filter(|&&(_, fd)| fd == events);
-        // A dropped context has closed its descriptor: the number is used by something else.
+        // A dropped context has closed its eventfd, and the number may be another descriptor's now.
         all.find_map(|(owner, _)| owner.upgrade())
     }
 
-    /// Nothing has completed for long: contexts with nothing in flight will register again.
+    /// Nothing has completed for long: stops watching contexts with nothing in flight. They will
+    /// register again.
     fn unwatch_idle_kernels(&mut self) {
         let stays =
             |owner: &Weak<dyn Dispatcher>| owner.upgrade().is_some_and(|one| one.stays_watched());
@@ -80,8 +82,8 @@ impl PollerState {
         gone.into_iter().for_each(|fd| self.unwatch(fd));
     }
 
-    /// Another thread watches a context's eventfd. If the poller was told of the eventfd twice, it
-    /// keeps watching.
+    /// Takes one entry of a context's eventfd off the list. If the poller was told of the eventfd
+    /// twice, it keeps watching.
     fn unwatch_kernel(&mut self, events: RawFd) {
         if let Some(at) = self.kernels.iter().position(|&(_, fd)| fd == events) {
             self.kernels.swap_remove(at);
@@ -89,7 +91,8 @@ impl PollerState {
         }
     }
 
-    /// An eventfd was taken off the list, once.
+    /// One entry of an eventfd was taken off the list. If it was the last one, epoll stops
+    /// watching.
     fn unwatch(&self, events: RawFd) {
         if self.kernels.iter().all(|&(_, fd)| fd != events) {
             sys::epoll_del(self.epoll, events);
@@ -130,7 +133,7 @@ impl Poller {
             waiting.ends_to_wait();
         }
         drop(state);
-        // Without the thread, a worker or a waiter waits inside the call itself.
+        // Without the thread, a worker executes the request, and waits inside the call itself.
         for waiting in stranded {
             let board = waiting.owner.board();
             if let Some(kept) = waiting.kept {
@@ -187,7 +190,8 @@ impl Poller {
         let Some((waiting, others)) = state.streams.remove(fd, board, slot) else { return false };
         waiting.ends_to_wait();
         if others || state.streams.is_empty() {
-            // The next request of the stream may be the first now. Or the thread has nothing to do.
+            // The thread serves the stream's new first request. Or it is idle now, and ends after a
+            // while.
             self.wake(&mut state);
         }
         drop(state);
@@ -227,13 +231,13 @@ impl Poller {
             };
             let count = sys::epoll_wait(epoll, &mut events, timeout);
             if count == -(libc::EINTR as sys::Ret) {
-                // A handler of the C library has interrupted it (setuid(2)).
+                // A handler of the C library has interrupted the wait (setuid(2)).
                 continue;
             }
             let mut state = lock_counted(&self.state);
             if count < 0 {
-                // A descriptor was closed in a way that cannot be seen. Without a new epoll, all
-                // streams are tried now and then.
+                // The program has closed the epoll in a way that cannot be seen. If no new one can
+                // be made, all streams are tried now and then.
                 (state.epoll, state.eventfd) = (-1, -1);
                 if !state.prepare() {
                     drop(state);
@@ -361,8 +365,8 @@ impl Poller {
     fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) {
         waiting.tried = true;
         let mut state = lock_counted(&self.state);
-        // Both change in one step: a cancel that saw it both on the list and served would take it
-        // for a later request.
+        // The list and `served` change in one step. A cancel that saw the request in both would
+        // take it for a later request.
         state.streams.served.retain(|&served| served != (waiting.fd, waiting.events));
         request.into_index();
         waiting.begins_to_wait();
@@ -391,8 +395,9 @@ impl Poller {
     }
 }
 
-/// Every socket can be asked not to sleep: does this `-EINVAL` say what a call that may sleep would
-/// say, too? That of a read of a listening socket does, for which poll(2) waits without end.
+/// Is this the `-EINVAL` of a socket? Every socket can be asked not to sleep, so a call that may
+/// sleep would fail in the same way. An example is a read of a listening socket, for which poll(2)
+/// waits without end.
 fn is_of_socket(fd: RawFd, result: i32) -> bool {
     result == -libc::EINVAL && sys::stat(fd).is_ok_and(|stat| stat.kind == libc::S_IFSOCK)
 }

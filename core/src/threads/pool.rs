@@ -115,7 +115,7 @@ impl PoolState {
         self.alive - self.idle.len() - self.released
     }
 
-    /// Workers of a context that were not released.
+    /// Workers that serve a context, without the released ones.
     fn active(&self, entry: &PoolEntry) -> usize {
         if entry.round.swap(self.round, Ordering::Relaxed) != self.round {
             entry.active.store(0, Ordering::Relaxed);
@@ -139,8 +139,8 @@ impl PoolState {
         }
     }
 
-    /// No worker has come to a context for the longest time: releases its workers. Also releases
-    /// those of all contexts, if there is the maximum number, and none has begun a turn.
+    /// No worker has come to a context for a tick: releases its workers. If there is the maximum
+    /// number of workers, and none has begun a turn for a tick, releases all workers.
     fn release(&mut self, entry: &PoolEntry, now: u64) {
         self.released += self.active(entry);
         entry.active.store(0, Ordering::Relaxed);
@@ -167,8 +167,9 @@ impl PoolState {
     }
 
     /// May a context have one more worker? It gets its share of the free workers, and never the
-    /// last ones, whatever the number of its requests. The share is smaller if others have theirs
-    /// (dynamic thresholds, Choudhury and Hahne, 1998). It may always wait for one worker.
+    /// last ones, whatever the number of its requests. The share shrinks when other contexts take
+    /// workers (dynamic thresholds, Choudhury and Hahne, 1998). A context without a worker may
+    /// always have one.
     fn may_have_another(&self, active: usize, workers_max: usize) -> bool {
         let free = WORKERS_MAX - self.counted().min(WORKERS_MAX);
         active == 0 || active < workers_max.min(SHARE_OF_FREE * free)
@@ -188,8 +189,8 @@ impl WorkerPool {
         }
     }
 
-    /// The number of workers that are enough for requests that end by themselves, of which a
-    /// context has this many waiting.
+    /// The number of workers that are enough while a context has `waiting` requests that end by
+    /// themselves.
     fn enough(&self, at_work: usize, waiting: usize) -> usize {
         let one_more = if waiting * FOR_EACH_WAITING > at_work { at_work + 1 } else { 0 };
         let are_long = self.typical.load(Ordering::Relaxed) >= LONG_US * ticks_per_us();
@@ -203,8 +204,8 @@ impl WorkerPool {
         self.typical.store(typical - typical / 8 + ticks / 8, Ordering::Relaxed);
     }
 
-    /// Calls a worker for a context. True if one was woken or made. None is if enough are working
-    /// already, unless the request is `urgent`.
+    /// Calls a worker for a context. True if a worker was woken or made. If enough are working
+    /// already, no worker is called, unless the request is `urgent`.
     pub(crate) fn call(&'static self, tenant: &Arc<dyn Tenant>, urgent: bool) -> bool {
         let waiting = tenant.waiting(self.work);
         let mut state = lock(&self.state);
@@ -237,7 +238,8 @@ impl WorkerPool {
         let made = self.spawner.spawn(name, || self.work());
         let mut state = lock(&self.state);
         if made.is_err() {
-            // The thread limit is reached: existing workers go on; without any, waiters execute.
+            // The thread limit is reached: existing workers go on. If there are none, waiters
+            // execute.
             state.alive -= 1;
             state.on_the_way -= 1;
         }
@@ -418,7 +420,7 @@ mod tests {
             }
         }
         assert_eq!((state.active(&first), state.counted()), (40, WORKERS_MAX));
-        // A context's own limit, while others have room.
+        // The first context's workers are released, because no worker has come to it for a tick.
         let tick = TICK.as_micros() as u64 * ticks_per_us();
         state.release(&first, tick);
         assert_eq!((state.active(&first), state.counted()), (0, WORKERS_MAX - 40));

@@ -102,7 +102,8 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
 /// The CPUs of threads that are not placed, once some threads are placed.
 static FREE: OnceLock<CpuSet> = OnceLock::new();
 
-/// Threads inherit the CPUs of the thread that creates them, which may be a placed one from now on.
+/// Remembers the CPUs of threads that are not placed. Threads inherit the CPUs of the thread that
+/// creates them, which may be a placed one from now on.
 pub(super) fn remember_free_cpus() {
     if FREE.get().is_none()
         && let Ok(words) = sys::affinity(std::process::id() as i32)

@@ -1,5 +1,5 @@
-//! Threads whose stacks are apart from the program's memory ([`Mapping`]). The C library would use
-//! the hole of an unmapped buffer, into which a request may still write.
+//! Threads whose stacks are apart from the program's memory ([`Mapping`]). The C library might
+//! place a stack where the program has unmapped a buffer. A request may still write there.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};

@@ -27,7 +27,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The place of this context in the pool for this work.
     fn entry(&self, work: Work) -> &PoolEntry;
 
-    /// The maximum number of workers that serve it at a time.
+    /// The maximum number of workers that serve this context at a time.
     fn workers_max(&self) -> usize;
 
     /// The work that waits for workers, as a number of requests that need one each.
@@ -42,7 +42,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// Is there work for a worker?
     fn needs_worker(&self, work: Work) -> bool;
 
-    /// A worker's turn: it executes some of its requests.
+    /// A worker's turn: it executes some of the context's requests.
     fn serve(&self, work: Work);
 
     /// The progress of each part.
@@ -55,9 +55,9 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     fn is_unwatched(&self);
 
     /// The calling thread is about to sleep in poll(2) or the like. It hands queued requests over
-    /// to the kernel, and collects completions. `told`: eventfds that have ended its last sleep;
-    /// before the next sleep it is called once more without any. `None`: the context needs no such
-    /// thread.
+    /// to the kernel, and collects completions. `told`: eventfds that have ended the thread's last
+    /// sleep. Before the next sleep, the thread calls this once more without any. `None`: the
+    /// context needs no such thread.
     fn drive_in_poll(&self, told: &[RawFd]) -> Option<Collecting>;
 
     /// The calling thread is about to sleep where completions do not wake it.

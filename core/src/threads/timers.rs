@@ -93,7 +93,7 @@ impl Timers {
     ) -> io::Result<Key> {
         let mut state = lock(&self.state);
         if !state.alive {
-            // Under the lock, once per thread: nobody counts on a thread that cannot be made.
+            // The lock is held, so that nobody counts on a thread that cannot be made.
             make()?;
             state.alive = true;
         }
@@ -115,7 +115,7 @@ impl Timers {
         let oversleeps = state.armed.is_empty()
             && state.sleeps_until.is_some_and(|until| until > Instant::now() + RETIRE_AFTER);
         if oversleeps {
-            // Woken once, though others follow.
+            // The thread is woken once, even if more deadlines are disarmed before it runs.
             state.sleeps_until = None;
         }
         drop(state);
@@ -132,8 +132,8 @@ impl Timers {
 
     fn next(&self) -> NextDeadline {
         let mut state = lock(&self.state);
-        // Under the lock: a thread that changes the deadlines after this changes the word after
-        // this.
+        // The ticket is taken under the lock. A thread that changes the deadlines later changes the
+        // word later, too.
         let ticket = self.wake.ticket();
         let now = Instant::now();
         let mut due = Vec::new();
@@ -281,7 +281,7 @@ mod tests {
         let error = timers.arm(Instant::now(), Arc::clone(&tell), || Err(kind.into())).unwrap_err();
         assert_eq!(error.kind(), kind);
         assert_eq!(Arc::strong_count(&tell), 1);
-        // The next one tries again.
+        // The next deadline tries again to make the thread.
         let mut made = false;
         let armed = timers.arm(Instant::now() + FAR, tell, || {
             made = true;
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(until, begin + FAR);
         assert!(timers.disarm(arm(3 * FAR)) && timers.disarm(far));
         assert_eq!(timers.wake.ticket(), ticket);
-        // Disarming the last one ends the sleep, too, once.
+        // Disarming the last deadline ends the sleep, too, once.
         assert!(timers.disarm(earlier));
         let roused = timers.wake.ticket();
         assert_ne!(roused, ticket);

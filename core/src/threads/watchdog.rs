@@ -59,7 +59,7 @@ impl Watchdog {
         loop {
             let ticket = self.wake.ticket();
             std::mem::swap(&mut looked_at, &mut lock(&self.state).watched);
-            // Without the lock: a context may call the program's code.
+            // The lock is not held: a context may call the program's code.
             let mut calm = true;
             looked_at.retain_mut(|(tenant, watched)| {
                 let look = tenant.upgrade().map_or(Activity::Quiet, |tenant| tenant.look(watched));

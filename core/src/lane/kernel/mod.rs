@@ -34,7 +34,7 @@ use crate::sys;
 use crate::word::baton::{Baton, Release};
 use crate::word::reaper::{Reaper, Reaping};
 
-/// [`KernelLane::depth`] counts sixteenths of a request. With each batch, it loses a sixteenth.
+/// [`KernelLane::depth`] counts sixteenths of a request. Each batch lowers it by a sixteenth.
 const DEPTH_PARTS: usize = 16;
 
 /// How a thread hands over.
@@ -42,7 +42,7 @@ const DEPTH_PARTS: usize = 16;
 pub(crate) struct HandOver {
     /// No thread of the program comes to collect.
     pub(crate) nobody_comes: bool,
-    /// The thread must not wait: it submits.
+    /// The thread is a submitter, so it must not wait in the kernel.
     pub(crate) at_once: bool,
 }
 
@@ -74,11 +74,11 @@ pub(crate) struct KernelLane {
     notifies: AtomicBool,
     /// Of the interfaces that may be used, io_uring is tried first.
     prefers_ring: AtomicBool,
-    /// A file does not support RWF_NOWAIT.
+    /// A file does not support RWF_NOWAIT, so submitters do not hand over themselves any more.
     only_waits: AtomicBool,
-    /// The maximum number of recent requests of the lane, in sixteenths.
+    /// The recent maximum of requests that were queued or in flight, in sixteenths of a request.
     depth: AtomicUsize,
-    /// Requests were handed over without waiting: the kernel may execute a part of one.
+    /// Requests were handed over without waiting, so the kernel may execute only a part of one.
     did_at_once: AtomicBool,
 }
 
@@ -209,7 +209,7 @@ impl KernelLane {
         self.queue.len()
     }
 
-    /// Takes a request that is alone; this thread executes it instead.
+    /// Takes the oldest request, for the calling thread to execute it in place of the kernel.
     pub(crate) fn pop<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         board.pop_started(&self.queue)
     }
@@ -218,7 +218,7 @@ impl KernelLane {
     pub(crate) fn close(&self) {
         if let Some((reaping, backend)) = self.try_reap() {
             backend.close();
-            // No thread gets the right again.
+            // No thread gets the right to collect again.
             std::mem::forget(reaping);
         }
     }
@@ -236,8 +236,9 @@ impl KernelLane {
             || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
-    /// May a submitter hand over itself? Not before the interface was made, because making it
-    /// waits. And not cached requests: without waiting, the kernel returns only what is in memory.
+    /// May a submitter hand over itself? It may not before the interface was made, because making
+    /// it waits. It may not hand over cached requests: without waiting, the kernel reads only what
+    /// is in memory.
     #[inline]
     pub(crate) fn can_at_once(&self) -> bool {
         self.scope == KernelScope::Direct
@@ -245,8 +246,8 @@ impl KernelLane {
             && self.backend.get().and_then(Option::as_deref).is_some_and(Backend::submits_at_once)
     }
 
-    /// Does the program keep few requests in flight? Of many, a worker hands several over in one
-    /// call.
+    /// Does the program keep few requests in flight? If there are many, a worker hands several of
+    /// them over in one call.
     #[inline]
     pub(crate) fn is_shallow(&self) -> bool {
         self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS
@@ -263,8 +264,8 @@ impl KernelLane {
         Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
-    /// Hands over queued requests, as far as there is room. Requests that the kernel refuses go to
-    /// the pool lane.
+    /// Hands over queued requests while there is room. Requests that the kernel refuses go to the
+    /// pool lane.
     pub(crate) fn hand_over(&self, board: &Board, how: HandOver) {
         let Some(mut turn) = self.hand_over.take() else { return };
         loop {
@@ -339,8 +340,8 @@ impl KernelLane {
         self.has_handed_over(fd, write, slow);
     }
 
-    /// Notes requests that go to the kernel next. Returns their number, and whether its eventfd has
-    /// to signal their completions.
+    /// Notes requests that go to the kernel next. Returns the number of requests that were in
+    /// flight before, and whether an eventfd has to signal the completions.
     #[inline]
     fn begin_to_hand_over(
         &self,
@@ -374,7 +375,7 @@ impl KernelLane {
     }
 
     /// Requests went to the kernel, the first of them on `fd`. `slow`: the kernel has waited. A
-    /// thread that hands over at once may have been preempted, but it did not wait.
+    /// hand-over at once is never slow: its thread may have been preempted, but did not wait.
     #[inline]
     fn has_handed_over(&self, fd: RawFd, write: bool, slow: bool) {
         facts::learn_submit(fd, write, slow);
@@ -386,10 +387,11 @@ impl KernelLane {
         }
     }
 
-    /// Hands a request over right from its submitter, past the queue. If it `copies` the request's
-    /// vector, the kernel reads the vector in the program's memory. It is copied afterwards, before
-    /// the request can end. Returns whether there were completions. `Err`: the kernel refuses the
-    /// request, other requests come first, or another thread collects. Nothing has changed then.
+    /// Hands a request over in its submitter's thread, past the queue. With `copies`, its vector is
+    /// not copied yet: the kernel reads the vector in the program's memory. The vector is copied
+    /// afterwards, before the request can end. Returns whether there were completions. `Err`: the
+    /// kernel refuses the request, other requests come first, or another thread collects. Nothing
+    /// has changed then.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`](crate::instance::Instance::submit_with), but a vector that
@@ -455,8 +457,8 @@ impl KernelLane {
         }
     }
 
-    /// Is a thread handing requests over? Those in the kernel's phase may not have reached the
-    /// kernel.
+    /// Is a thread handing requests over, or has the backend kept some back? Then requests that
+    /// count as handed over may not have reached the kernel.
     pub(crate) fn is_handing_over(&self) -> bool {
         let keeps_back = |backend: &dyn Backend| backend.keeps_back();
         self.submitting.load(Ordering::SeqCst) > 0
@@ -464,7 +466,7 @@ impl KernelLane {
     }
 
     /// The eventfd that signals completions, for a thread that has the poller watch it. `None`: the
-    /// poller does already.
+    /// poller watches the eventfd already, or need not watch it.
     pub(crate) fn events_to_watch(&self, nobody_comes: bool) -> Option<RawFd> {
         let backend = self.backend.get()?.as_ref()?;
         if !nobody_comes && !self.notifies.load(Ordering::Relaxed)
@@ -476,16 +478,16 @@ impl KernelLane {
         Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
-    /// Shall the poller keep watching? Only if it is `needed`. Otherwise the poller is signalled
-    /// again later.
+    /// Shall the poller keep watching? Only if the watch is `needed`. Otherwise a later thread has
+    /// the poller watch again.
     pub(crate) fn stays_watched(&self, needed: impl FnOnce() -> bool) -> bool {
         self.told.store(false, Ordering::SeqCst);
-        // Either this thread sees that it is needed, or the thread that needs it sees the flag.
+        // Either this thread sees the need, or the thread that needs the watch sees the flag.
         needed() && !self.told.swap(true, Ordering::SeqCst)
     }
 
     /// As [`KernelLane::events_to_watch`], for an event loop that hands over itself. `None`: there
-    /// is no io_uring, which alone does not wait for the device at a hand-over.
+    /// is no io_uring, the only interface that does not wait for the device at a hand-over.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn events_for_reactor(&self, board: &Board) -> Option<RawFd> {
         if self.scope == KernelScope::Nothing {
@@ -501,7 +503,7 @@ impl KernelLane {
         Some((self.reaper.take()?, backend))
     }
 
-    /// Collects completions; `taker` takes them as far as it has room. True if there were any.
+    /// Collects completions. `taker` takes them while it has room. True if there were any.
     pub(crate) fn harvest(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             return false;
@@ -545,8 +547,8 @@ impl KernelLane {
         board.together(|| {
             for at in 0..done.len() {
                 let (slot, result) = done[at];
-                // The kernel cannot take the request, or not now: a thread executes it, or reports
-                // the error.
+                // If the kernel has not executed the request, or only a part, a thread executes it
+                // or reports the error.
                 // SAFETY: the kernel has given it back, and tells of it once.
                 let request = unsafe { board.in_hand(slot) };
                 let short = || partly && result >= 0 && (result as u64) < transfer_len(&request);
@@ -586,7 +588,8 @@ impl KernelLane {
     fn pass_on_the_right(&self, board: &Board) {
         if self.in_flight() > 0 || self.queued() > 0 {
             self.reaper.pass_on(board.completions());
-            // The loop or the poller has been told of completions that it could not collect.
+            // An event loop or the poller may have been signalled, and have found this thread
+            // collecting.
             if self.reaper.was_wanted()
                 && let Some(events) = self.events()
             {
@@ -595,8 +598,8 @@ impl KernelLane {
         }
     }
 
-    /// Sleeps in the kernel's wait, if requests are in flight and no other thread does. `None`:
-    /// sleep elsewhere.
+    /// Sleeps in the kernel's wait, if requests are in flight and no other thread does. `None`: the
+    /// caller sleeps elsewhere.
     pub(crate) fn sleep(
         &self,
         board: &Board,
@@ -611,7 +614,7 @@ impl KernelLane {
         }
         let (mut reaping, backend) = self.try_reap()?;
         let fd = backend.wake_fd();
-        // Completions of other threads come one by one.
+        // Several completions are awaited only if the kernel has all requests of the context.
         let alone = board.free_slots().held() == in_flight;
         let min = if alone { (sleeper.need as usize).clamp(1, in_flight) } else { 1 };
         let mut done = [(0, 0); TAKEN_MAX as usize];
@@ -619,8 +622,8 @@ impl KernelLane {
         let end = board.completions().sleep_elsewhere(sleeper, fd, || {
             let min = min.min(TAKEN_MAX as usize);
             // A wake-up counts as one completion only, and fewer may come than were in flight
-            // (refused at submit): the thread checks again. A thread that cannot be woken does so,
-            // too.
+            // (refused at submit). So a thread that awaits several checks again after a tick. So
+            // does a thread that cannot be woken.
             let looks_again = min > 1 || fd < 0;
             let shorter = timeout.unwrap_or(TICK).min(TICK);
             let timeout = if looks_again { Some(shorter) } else { timeout };

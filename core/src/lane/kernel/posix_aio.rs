@@ -2,9 +2,9 @@
 //! 2008).
 //!
 //! glibc executes the requests of one descriptor one after the other. So each request here goes to
-//! an idle duplicate of its file's descriptor; one more is made if all are busy. The duplicates are
-//! closed when none of the file's requests is in flight. glibc reads the number when it executes a
-//! request: the program's own number may name another file by then.
+//! an idle duplicate of its file's descriptor. If all duplicates are busy, one more is made. They
+//! are closed when none of the file's requests is in flight. glibc reads the descriptor number when
+//! it executes a request. By then the program's own number may name another file.
 //!
 //! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)). So
 //! a file with such a lock gets no duplicate, and none of its duplicates is closed: the program's
@@ -81,7 +81,8 @@ fn functions() -> Option<&'static Functions> {
     static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
     let find = || {
         if let Some(init) = next(c"aio_init") {
-            // A thread per descriptor of a pool. No effect if the program has used aio before.
+            // One thread for each descriptor of a pool. This has no effect if the program has used
+            // aio.
             let sizes = AioInit {
                 threads: FD_POOL_MAX as c_int,
                 num: 4096,
@@ -112,14 +113,15 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS.get_or_init(find).as_ref()
 }
 
-/// The maximum number of requests that the notifier thread waits for at a time: the oldest.
+/// The maximum number of requests that the notifier thread waits for at a time. It waits for the
+/// oldest.
 const OLDEST: usize = 8;
 
 /// The C library's aio for one context.
 #[derive(Debug)]
 pub(super) struct PosixAio {
     functions: &'static Functions,
-    /// One block for each slot, and as many as the notifier thread can have.
+    /// One block for each slot, and one for each request that the notifier thread waits for.
     blocks: Box<[UnsafeCell<aiocb>]>,
     state: Mutex<AioState>,
     pool: usize,
@@ -142,9 +144,9 @@ struct AioState {
 }
 
 /// The thread that signals completions, one for all contexts of the process. A thread that sleeps
-/// in aio_suspend(3) can only be woken by another request. So each further thread would cost a
-/// thread of the C library, too. The C library's SIGEV_THREAD cannot be used: such a thread takes
-/// the program's signals.
+/// in aio_suspend(3) can only be woken by another request. So each further notifier thread would
+/// cost a thread of the C library, too. The C library's SIGEV_THREAD cannot be used: such a thread
+/// takes the program's signals.
 #[derive(Debug)]
 struct Notifier {
     state: Mutex<TellerState>,
@@ -234,14 +236,14 @@ struct PendingBlock {
 struct SharedFile {
     number: u64,
     identity: FileIdentity,
-    /// Duplicates, with the number of requests in flight on each. The first may be the program's
-    /// own.
+    /// Duplicates, with the number of requests in flight on each. The first one may be the
+    /// program's own descriptor.
     descriptors: Vec<(RawFd, usize)>,
     first_is_programs: bool,
     in_flight: usize,
 }
 
-/// The identity of the file with a number, because numbers are reused.
+/// Identifies the file that a descriptor number names now, because numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileIdentity {
     fd: RawFd,
@@ -328,8 +330,8 @@ impl PosixAio {
         state.is_watched
     }
 
-    /// For the notifier thread, when it waits for nothing: signals completed requests, and puts the
-    /// oldest of the rest on the list. False: nothing is left to be signalled.
+    /// The notifier thread calls this before it sleeps. Signals completed requests, and puts the
+    /// oldest of the other requests on the list. False: nothing is left to be signalled.
     fn tell(&self, list: &mut List) -> bool {
         let mut state = lock(&self.state);
         let AioState { in_flight, watched, free, asleep, .. } = &mut *state;
@@ -385,7 +387,8 @@ impl PosixAio {
 }
 
 impl AioState {
-    /// The open file with this number, and its idle or least busy descriptor.
+    /// Finds or adds the open file with this descriptor number. Returns the file's own number, and
+    /// the index and the number of its least busy descriptor.
     fn descriptor(&mut self, fd: RawFd, pool: usize) -> Result<(u64, usize, RawFd), i32> {
         let flags = sys::status_flags(fd);
         let file = sys::file_identity(fd)?;
@@ -420,7 +423,7 @@ impl AioState {
         Ok((file.number, chosen, file.descriptors[chosen].0))
     }
 
-    /// Returns the number of the request's block.
+    /// Notes a request that is about to be submitted. Returns the number of its block.
     fn begin(&mut self, slot: u32, number: u64, descriptor: usize, tell: bool) -> u32 {
         if let Some(file) = self.files.iter_mut().find(|file| file.number == number) {
             file.in_flight += 1;
@@ -446,7 +449,8 @@ impl AioState {
     }
 }
 
-/// `None`: no descriptor is free, or closing the duplicate would release a lock.
+/// Duplicates a descriptor. `None`: no descriptor is free, or closing the duplicate would release a
+/// lock.
 fn duplicate(fd: RawFd) -> Option<RawFd> {
     if is_locked_by_us(fd) {
         return None;
@@ -458,8 +462,8 @@ impl SharedFile {
     /// Closes the duplicates, but not the program's own descriptor.
     fn close(self) {
         let duplicates = &self.descriptors[usize::from(self.first_is_programs)..];
-        // A lock was taken since the duplicates were made: closing them would release it. They stay
-        // open until the process ends.
+        // If a lock was taken since the duplicates were made, closing them would release the lock.
+        // Then they stay open until the process ends.
         if duplicates.first().is_some_and(|&(fd, _)| is_locked_by_us(fd)) {
             return;
         }

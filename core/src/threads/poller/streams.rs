@@ -17,8 +17,8 @@ use crate::own::{Copied, Copies};
 use crate::request::{Kind, Slot, Started};
 use crate::sys;
 
-/// Tokens that belong to no stream: the eventfd that wakes the thread and, with their numbers, the
-/// eventfds of kernel lanes.
+/// Tokens that belong to no stream. `WAKE` is that of the eventfd that wakes the thread. `KERNEL`
+/// is a bit, set beside the number of a kernel lane's eventfd.
 pub(super) const WAKE: u64 = u64::MAX;
 pub(super) const KERNEL: u64 = 1 << 63;
 
@@ -30,8 +30,8 @@ pub(super) struct PolledRequest {
     pub(super) events: i16,
     /// The request is a read or a write, not a poll.
     pub(super) transfer: bool,
-    /// The request comes after others of its descriptor with a smaller number. The first one stays
-    /// in front.
+    /// The request comes after others of its descriptor with a smaller priority number. The first
+    /// request of a stream stays in front.
     pub(super) priority: u16,
     /// If not 0: a worker executes the request. It is on the list only so that later ones of its
     /// descriptor wait.
@@ -40,7 +40,8 @@ pub(super) struct PolledRequest {
     /// does not decide: a socket that is not writable by its measure, or a full pipe with room in
     /// its last page, still takes some bytes.
     pub(super) tried: bool,
-    /// Earlier requests were not known to be of a stream, and are not on the list yet.
+    /// The request is held back. Earlier requests were not known to be of a stream, and are not on
+    /// the list yet.
     pub(super) held: bool,
     /// A duplicate that keeps the file open, because the program has closed its descriptor.
     pub(super) kept: Option<Arc<Copied>>,
@@ -113,7 +114,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Is the request at `at` a read (or write) that is not the first one?
+    /// Is the request at `at` a read (or write) that waits behind another one?
     fn is_behind(&self, at: usize) -> bool {
         self.waiting[..at].iter().any(|other| other.goes_with(&self.waiting[at]))
     }
@@ -143,7 +144,7 @@ impl Stream {
         all.reduce(|events, one| events | one)
     }
 
-    /// The stream cannot be watched, for this reason: asks poll(2) once.
+    /// epoll cannot watch the stream, for this reason. Sets the events that poll(2) would report.
     fn unwatched(&mut self, errno: i32, events: i16) -> StreamWatch {
         const ALWAYS_READY: i16 =
             libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
@@ -209,7 +210,7 @@ impl Streams {
         all.into_iter().for_each(|fd| self.is_due(fd));
     }
 
-    /// Has the thread check the streams that wait for it to wake.
+    /// The thread has woken: has it check the streams that were left for later.
     pub(super) fn look_again(&mut self) {
         for fd in std::mem::take(&mut self.later) {
             self.is_due(fd);
@@ -251,7 +252,7 @@ impl Streams {
         self.is_due(fd);
     }
 
-    /// Takes the requests that no thread waits for.
+    /// Takes all requests off the list that were not passed on to a worker.
     pub(super) fn take_stranded(&mut self) -> Vec<PolledRequest> {
         let mut stranded = Vec::new();
         for stream in self.by_fd.values_mut() {
@@ -262,8 +263,8 @@ impl Streams {
     }
 
     /// Takes requests of a descriptor that are ready, or were not tried yet, off the list. These
-    /// are every poll and, of its reads and writes, the one that has waited longest: it may leave
-    /// nothing for the next.
+    /// are all polls, the read that has waited longest, and the write that has waited longest. Each
+    /// may leave nothing for the next one.
     pub(super) fn take_ready(&mut self, fd: RawFd) -> Vec<(PolledRequest, i16)> {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
@@ -296,7 +297,7 @@ impl Streams {
             }
             ready.push((waiting, revents));
         }
-        // A transfer may leave nothing for a poll.
+        // Polls come first, because a transfer may leave nothing for a poll.
         ready.sort_by_key(|(one, _)| one.transfer);
         ready
     }
@@ -339,9 +340,9 @@ impl Streams {
         self.all_are_due();
     }
 
-    /// Takes a request of a descriptor off the list, if it is there, and says whether there are
-    /// others. The first of a stream may count as being executed (aio_cancel(3), as in the C
-    /// library).
+    /// Takes a request of a descriptor off the list, if it is there. Also returns whether the
+    /// stream has other requests. In some contexts, the first transfer of a stream counts as being
+    /// executed, as in the C library (aio_cancel(3)). It is not taken.
     pub(super) fn remove(
         &mut self,
         fd: RawFd,
@@ -401,8 +402,8 @@ impl Streams {
                 let is_tried = one.transfer && self.served.contains(&(fd, one.events));
                 firsts.push(!is_tried && !stream.is_behind(at));
             }
-            // The requests go back from the last one on, each to the front: a request that comes
-            // back late was there first.
+            // The requests go back to the front, the last one first. A request that comes back
+            // later was in front of them.
             for (mut one, is_first) in stream.waiting.into_iter().zip(firsts).rev() {
                 // As with the C library's aio, a request that is not the first of its stream finds
                 // no file. The number itself does not ensure that, because the next opened file

@@ -63,7 +63,7 @@ fn reads_in_order(nonblocking: bool, after: impl FnOnce(&Poller)) {
 fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_submission() {
     for nonblocking in [false, true] {
         reads_in_order(nonblocking, |_| {});
-        // The thread has seen that there is data for the second one.
+        // The thread has seen that there is data for the second read.
         reads_in_order(nonblocking, |poller| {
             let deadline = Instant::now() + Duration::from_secs(60);
             let is_held = || lock(&poller.state).streams.waiting().any(|one| one.held);
@@ -166,7 +166,7 @@ fn the_first_of_a_stream_is_never_cancelled_and_those_behind_it_always_are() {
     for round in 0..2 {
         submit_two(&instance, fd, &mut buffers);
         if round == 1 {
-            // The thread has tried the first one, and has done nothing else since.
+            // The thread has tried the first read, and has done nothing else since.
             for (waiting, revents) in take(poller) {
                 poller.serve(waiting, revents);
             }
@@ -215,7 +215,8 @@ fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_it
         submit_two(&instance, fd, &mut buffers);
         let tried = take(poller);
         if is_tried_meanwhile {
-            // The second one does not become the first because that one is off the list.
+            // The first read is off the list. The second one does not become the first because of
+            // that.
             assert!(
                 poller.keep_files(&(fd..=fd), true, &mut own::Copies::default()),
                 "the first one may come back"
@@ -227,7 +228,7 @@ fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_it
         let other = own::eventfd() as RawFd;
         // SAFETY: two descriptors, of which the second one is replaced.
         assert_eq!(unsafe { libc::dup2(other, fd) }, fd);
-        // The first one has nothing to read yet.
+        // The first read finds no data yet.
         serve(poller, take(poller));
         let bad = -i64::from(libc::EBADF);
         assert_eq!(*lock(&results), [bad], "tried meanwhile: {is_tried_meanwhile}");
