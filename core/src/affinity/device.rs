@@ -207,8 +207,8 @@ fn interrupt(root: &Path, number: usize) -> Option<Interrupt> {
     Some(Interrupt { cpus, queue })
 }
 
-/// The queue that an interrupt's name names. Virtio calls it `virtio1-req.0`, and NVMe `nvme0q1`
-/// (its queue 0 is for administration). `-config`, `-control` and `-event` serve no queue.
+/// The queue that an interrupt's name stands for. Queue 0 of virtio has `virtio1-req.0`. Queue 0 of
+/// NVMe has `nvme0q1`: `nvme0q0`, `-config`, `-control` and `-event` serve no queue for requests.
 fn serves(name: &str) -> Option<Serves> {
     if name.ends_with("-config") || name.ends_with("-control") || name.ends_with("-event") {
         return Some(Serves::NoQueue);

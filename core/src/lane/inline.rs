@@ -36,7 +36,7 @@ pub(crate) struct InlineLane {
     diverting: Mutex<()>,
     /// Holders that have lost the baton and still execute their request.
     losers: AtomicUsize,
-    /// Ordered requests that threads with a deadline do not execute.
+    /// Ordered requests that a server may hold up: threads with a deadline leave them to workers.
     hanging: AtomicUsize,
     /// The holder of the baton is a worker that executes beside the program.
     beside: AtomicBool,
@@ -403,9 +403,9 @@ impl InlineLane {
         })
     }
 
-    /// Takes the oldest inline request. A holder that loses the baton after its last check takes at
-    /// most one more, and executes it as if it had lost the baton inside of it. `bounded`: the
-    /// holder leaves to workers what a server may hold up.
+    /// Takes the oldest inline request. A holder may lose the baton after its last check. Then it
+    /// takes at most one more request, as if it had lost the baton inside of that one. `bounded`:
+    /// the holder leaves to workers what a server may hold up.
     #[inline]
     fn pop<'a>(&self, board: &'a Board, turn: &Turn, bounded: bool) -> Popped<'a> {
         while let Some((position, slot)) = self.queue.front() {

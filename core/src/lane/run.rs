@@ -95,8 +95,8 @@ fn time(
     (result, ticks)
 }
 
-/// Executes a plain write that does not sleep on the thread that submits it, without a request.
-/// `None`: the write needs a request.
+/// Executes a plain write on the thread that submits it, without a request, if the write is
+/// expected not to sleep. `None`: the write needs a request.
 ///
 /// # Safety
 /// The buffer is the write's during the call.

@@ -112,7 +112,7 @@ impl WorkerLane {
                 return;
             };
             // If no descriptor is free, there is no duplicate, and the request finds its own
-            // closed.
+            // descriptor closed.
             if request.sqe.opcode != opcode::CLOSE
                 && let Some(copy) = copies.of(request.sqe.fd)
             {

@@ -28,8 +28,8 @@ const NOWHERE: u32 = u32::MAX;
 /// are sent one by one.
 const GATHERED: usize = 8;
 
-/// Placement and handler of one context. A context has none without either, unless it counts by
-/// cell.
+/// Placement and handler of one context. A context without both has no such value, unless it counts
+/// by cell.
 #[derive(Debug)]
 pub(crate) struct Placed {
     placement: Placement,

@@ -474,7 +474,7 @@ fn publish(region: Region) {
     }
 }
 
-/// Has contexts of this process count there from now on. False: another region was first.
+/// Has contexts of this process count into `layout` from now on. False: another one was first.
 fn count_into(layout: *mut Layout) -> bool {
     let null = std::ptr::null_mut();
     PUBLISHED.compare_exchange(null, layout, Ordering::AcqRel, Ordering::Relaxed).is_ok()

@@ -169,7 +169,7 @@ pub(crate) fn stat(fd: RawFd) -> Result<FileStat, Ret> {
     let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
     let mount = match found.stx_mask & STATX_MNT_ID_UNIQUE {
         0 if found.stx_dev_major != 0 => 1 << 62 | device,
-        // The number of a file system without a device may later be that of another one.
+        // The number of a file system without a device may later be that of another file system.
         0 => 0,
         _ => found.stx_mnt_id,
     };

@@ -1,5 +1,5 @@
-//! Closes descriptors of files on a server. close(2) may ask the server, which may not answer.
-//! Threads of this module call it, so that no other thread and no lock waits.
+//! Closes descriptors of files that may be on a server: close(2) may ask the server, which may not
+//! answer. Threads of this module call close(2), so that no other thread and no lock waits.
 //!
 //! One thread closes, and another one stands by. If the closing thread is stuck, the other one
 //! takes over, and a third stands by. The threads end when there was nothing to close for a while.

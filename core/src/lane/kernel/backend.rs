@@ -31,8 +31,8 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
 
     /// Hands requests over. Returns the number of requests that were taken, from the first one on.
     /// If not all were taken, also returns the negative errno for the next one. With `tell`,
-    /// [`Backend::events`] becomes readable when they complete. With `at_once`, the kernel does not
-    /// wait inside the call: it answers EAGAIN instead.
+    /// [`Backend::events`] becomes readable when the requests complete. With `at_once`, the kernel
+    /// does not wait inside the call: it answers EAGAIN instead.
     fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32);
 
     /// Can the backend hand over without waiting?

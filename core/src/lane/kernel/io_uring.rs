@@ -143,8 +143,8 @@ impl Uring {
     }
 
     /// The calling thread hands requests over. Another thread may have been the only one to do so,
-    /// and may sleep without a timeout because of that. It is woken, and then sleeps for a tick at
-    /// most: the kernel does not interrupt the calling thread for its requests.
+    /// and may sleep without checking again. It is woken, and then sleeps for a tick at most: the
+    /// kernel does not interrupt the calling thread for its requests.
     fn issue(&self) {
         let now = this_thread();
         let before = self.issuer.load(Ordering::Relaxed);

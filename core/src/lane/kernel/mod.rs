@@ -34,7 +34,8 @@ use crate::sys;
 use crate::word::baton::{Baton, Release};
 use crate::word::reaper::{Reaper, Reaping};
 
-/// [`KernelLane::depth`] counts sixteenths of a request. Each batch lowers it by a sixteenth.
+/// [`KernelLane::depth`] counts sixteenths of a request. Each batch lowers the depth by a
+/// sixteenth.
 const DEPTH_PARTS: usize = 16;
 
 /// How a thread hands over.

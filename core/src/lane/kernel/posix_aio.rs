@@ -81,8 +81,8 @@ fn functions() -> Option<&'static Functions> {
     static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
     let find = || {
         if let Some(init) = next(c"aio_init") {
-            // One thread for each descriptor of a pool. This has no effect if the program has used
-            // aio.
+            // One thread for each descriptor of a pool. This call has no effect if the program has
+            // used aio before.
             let sizes = AioInit {
                 threads: FD_POOL_MAX as c_int,
                 num: 4096,
