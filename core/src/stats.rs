@@ -117,9 +117,9 @@ counters! {
     handovers,
     /// Times that a worker was called to execute beside a waiting thread.
     calls_beside,
-    /// Of `calls_beside`: the worker found its CPU busy, and left.
+    /// Calls counted in `calls_beside` whose worker found its CPU busy, and left.
     beside_busy,
-    /// Of `calls_beside`: the worker had too little to do, and left.
+    /// Calls counted in `calls_beside` whose worker had too little to do, and left.
     beside_idle,
     /// Cached reads that did not find their pages in memory. The device was asked for the pages
     /// before a thread waited for them.
@@ -188,8 +188,8 @@ impl Deref for Counting {
 }
 
 impl Counting {
-    /// The counters for a new context: those of the process if it counts, else the context's own if
-    /// `wanted`.
+    /// The counters for a new context. These are the process's counters, if the process counts.
+    /// Otherwise they are the context's own, if `wanted`.
     pub(crate) fn new(wanted: bool) -> Option<Self> {
         let Some((counters, place)) = region::claim() else {
             // SAFETY: all zeroes are valid atomics.

@@ -170,7 +170,7 @@ enum Serves {
 
 struct Interrupt {
     cpus: CpuSet,
-    /// The queue that the interrupt's name names; none if the name does not say.
+    /// The queue that the interrupt's name stands for; `None` if the name stands for none.
     queue: Option<Serves>,
 }
 

@@ -84,9 +84,9 @@ pub struct Placement {
 /// The placement that a machine allows for a [`Placement`], for the requests of one context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectivePlacement {
-    /// As [`Placement::queue`]; none if it is left to the scheduler.
+    /// As [`Placement::queue`]; `None` if the scheduler chooses.
     pub queue: Option<CpuSet>,
-    /// As [`Placement::completion`]; none if it is left to the scheduler.
+    /// As [`Placement::completion`]; `None` if the scheduler chooses.
     pub completion: Option<CpuSet>,
     /// As [`Placement::rq_affinity`].
     pub rq_affinity: u8,

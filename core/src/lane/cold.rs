@@ -1,6 +1,6 @@
 //! Cached reads of files whose pages are usually not in memory. Each read is tried without waiting
-//! (preadv2(2), `RWF_NOWAIT`), which starts the device. One worker reads those whose page is still
-//! missing, one after the other.
+//! (preadv2(2), `RWF_NOWAIT`), which starts the device. One worker then executes the reads whose
+//! page is still missing, one after the other.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};

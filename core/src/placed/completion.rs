@@ -104,7 +104,7 @@ pub enum Owner {
 pub struct CompletionList<T> {
     head: AtomicPtr<Node<T>>,
     sleep: Sleep,
-    /// Items move to other threads, as those in a node do.
+    /// The list moves items to other threads, as a node does.
     items: PhantomData<Node<T>>,
 }
 

@@ -140,7 +140,7 @@ pub struct Folder {
     pub nowait_write: Answer,
     /// O_DIRECT (open(2)), and transfers with it.
     pub direct: Answer,
-    /// The alignment in bytes that direct transfers need, of those tried (512 and 4096).
+    /// The smallest alignment in bytes with which direct transfers work: 512 or 4096.
     pub direct_alignment: Option<u32>,
     /// Is Linux AIO truly asynchronous for direct reads?
     pub asynchrony: Asynchrony,

@@ -152,7 +152,7 @@ pub struct ContextNow {
     pub choice: String,
     /// Requests in flight.
     pub in_flight: u64,
-    /// The counters of the place, with those of its earlier contexts.
+    /// The counters of the place, which include the counts of its earlier contexts.
     pub counted: Snapshot,
 }
 

@@ -61,8 +61,8 @@ pub(crate) unsafe fn transfer_now(fd: RawFd, write: bool, iov: &mut [libc::iovec
     }
 }
 
-/// As [`preadv2`]. Without flags it uses the older calls, which exist, and are allowed, in more
-/// places.
+/// As [`preadv2`]. Without flags it uses the older calls, which more kernels have, and more
+/// sandboxes allow.
 pub(crate) unsafe fn preadv(
     fd: RawFd,
     iov: *const libc::iovec,

@@ -167,7 +167,7 @@ pub(crate) fn without_write_signals<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The number of threads of this process, if /proc says so.
+/// The number of threads of this process; `None` if /proc does not tell.
 pub(crate) fn threads() -> Option<u32> {
     // SAFETY: integers.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };

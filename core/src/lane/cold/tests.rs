@@ -64,7 +64,7 @@ impl Reads {
         Self { file: cold_file(count), instance, buffers: vec![[0; LEN]; count] }
     }
 
-    /// Only the test's thread executes.
+    /// A context in which only the test's thread executes requests.
     fn alone(count: usize) -> Self {
         let reads = Self::new(count);
         reads.instance.leave_alone();

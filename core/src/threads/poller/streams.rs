@@ -107,7 +107,7 @@ struct Stream {
     waiting: Vec<PolledRequest>,
     /// The number of the stream's registration; 0: none.
     registration: u32,
-    /// The stream is in the list of those to check.
+    /// The stream is in the list of streams to check.
     due: bool,
     /// The events that were seen.
     revents: i16,
