@@ -36,8 +36,8 @@ impl Locked<'_> {
         None
     }
 
-    /// Begins the linked timeout of a request that was started, if it has one that has not begun. As
-    /// in the kernel, that is after the first try, which ends most requests. A call on this thread
+    /// Begins the linked timeout of a request that was started, if the timeout has not begun. As in
+    /// the kernel, that is after the first try, which ends most requests. A call on this thread
     /// cannot be cancelled.
     #[inline]
     pub(super) fn begin_link_timeout(&mut self, at: u32) {
