@@ -189,7 +189,7 @@ fn command_lines(script: &str) -> Vec<Vec<String>> {
     for line in script.replace("\\\n", " ").lines() {
         let words = shlex::split(line).unwrap_or_else(|| panic!("quotes in {line}"));
         for command in words.split(|word| matches!(&**word, "|" | "&&" | ";")) {
-            // The words after it are a redirection.
+            // The command ends before a redirection.
             let command = command.split(|word| matches!(&**word, ">" | "2>")).next().unwrap();
             let mut words = command.iter().skip_while(|word| word.contains('=')).cloned();
             let Some(program) = words.next() else { continue };

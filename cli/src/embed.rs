@@ -23,15 +23,17 @@ use std::sync::Mutex;
 
 /// Name and content of each drop-in.
 static CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/drop_ins.rs"));
-/// The build of the drop-ins: several versions of the command do not interfere.
+/// The folder of the drop-ins is named after this hash of them. So several versions of the command
+/// do not interfere.
 const HASH: &str = env!("URINGLET_CARRIES");
 
-/// The numbers for descriptors of this process: above those of other processes. If another process
-/// gets this one's id, no other file is found there.
+/// The descriptor of a drop-in in memory gets a random number of these. Few processes use such high
+/// numbers. So the path leads to no other file if another process gets this process's id.
 const NUMBERS: Range<i32> = 256..1000;
 
-/// Write permission for others. With the sticky bit they can change only their own files.
+/// Write permission for the group and for all other users.
 const OTHERS_WRITE: u32 = 0o022;
+/// In a folder with the sticky bit, users can rename and delete only their own files.
 const STICKY: u32 = 0o1000;
 
 /// A folder into which the drop-ins could be put.
@@ -58,8 +60,8 @@ pub fn is_passing(path: &Path) -> bool {
     path.starts_with(descriptors())
 }
 
-/// A path from which the loader can preload a carried drop-in: of a file in one of the folders,
-/// else of memory that this process has open.
+/// A path from which the loader can preload a carried drop-in. It leads to a file in one of the
+/// folders. If no folder can hold the file, it leads to memory that this process has open.
 ///
 /// # Errors
 /// The drop-in is not carried, or can be put nowhere: the error says why.
@@ -280,7 +282,7 @@ mod tests {
         std::fs::set_permissions(&place.folder, Permissions::from_mode(0o770)).unwrap();
         assert!(reason(&place).contains("others can write to it"));
         std::fs::set_permissions(&place.folder, Permissions::from_mode(0o755)).unwrap();
-        // In a folder above it, the sticky bit makes the difference.
+        // A folder above the place may be writable for others only if it has the sticky bit.
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
         assert!(reason(&place).contains("others can change"));
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();

@@ -24,8 +24,8 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use uringlet_lab::{machine, report, reproduce, sandbox, scratch, session, size};
 
-// The command's own io_uring calls go to the kernel, even if it runs under a drop-in to ask that
-// for an answer.
+// `check` loads a drop-in into this command to ask the drop-in for an answer. With this note, the
+// drop-in leaves the command's own io_uring calls to the kernel.
 #[cfg(not(test))]
 uringlet::note!();
 

@@ -93,13 +93,13 @@ impl<E> Comparison<E> {
         })
     }
 
-    /// The same with other names for the engines.
+    /// This comparison, with other names for its engines.
     pub fn named<N>(self, name: impl Fn(E) -> N) -> Comparison<N> {
         let Self { engine, best_native, rounds, rate, cpu } = self;
         Comparison { engine: name(engine), best_native: name(best_native), rounds, rate, cpu }
     }
 
-    /// Would more rounds add nothing?
+    /// Is the ratio of the rates known so well that no more rounds are needed?
     pub fn is_known(&self) -> bool {
         self.rate.interval.is_some_and(|found| found.is_known())
     }

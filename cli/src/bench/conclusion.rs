@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 use uringlet_lab::verdict::Class;
 
-/// If others use more of the CPUs than this, small differences cannot be detected.
+/// If other processes and guests use more than this share of the CPUs, small differences cannot be
+/// detected.
 const BUSY: f64 = 0.10;
 
 /// uringlet beside the best native engine, under one load.
@@ -33,11 +34,11 @@ pub struct Line {
 pub struct Circumstances {
     /// The engine that is compared.
     pub subject: String,
-    /// The share of the CPUs that others used, 0 to 1.
+    /// The share of the CPUs that other processes and guests used, 0 to 1.
     pub outside: f64,
     /// Native interfaces that are refused here.
     pub refused: Vec<String>,
-    /// Rounds that were run again.
+    /// Rounds that do not count, because other processes and guests used too much of the CPUs.
     pub disturbed: usize,
     /// The option that asks for more rounds.
     pub more: &'static str,
@@ -84,7 +85,7 @@ pub fn section(lines: &[Line], around: &Circumstances) -> Section {
     let mut table = Table::new("", heads, 2..3);
     let mut previous = None;
     for Line { columns: [first, second], comparison, .. } in lines {
-        // Repeats nothing of the line above.
+        // The first column stays empty if it is the same as in the line above.
         let again = previous.replace(first) == Some(first);
         let mut row: Vec<Cell> =
             vec![if again { "" } else { first }.into(), second.as_str().into()];
@@ -132,7 +133,7 @@ fn ratio_plot(lines: &[Line], words: &Words) -> Option<Figure> {
         .then(|| Figure::bars(words.title.as_str(), &about, bars).as_headline())
 }
 
-/// Ratio, interval and class; colours only beyond noise.
+/// The cells for ratio, interval and class. They have colours only if the ratio is beyond noise.
 fn cells(found: &Ratio) -> [Cell; 3] {
     if !found.ratio.is_finite() {
         return ["-", "", ""].map(Cell::from);
@@ -142,7 +143,7 @@ fn cells(found: &Ratio) -> [Cell; 3] {
     [ratio, interval_text(found.interval).into(), Cell { text: found.word.into(), tone }]
 }
 
-/// What is faster, slower, unknown; and the next step.
+/// One sentence counts what is faster, slower or unknown. Another one advises the next step.
 pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
     let found = || lines.iter().filter_map(|line| Some((&*line.name, line.comparison.as_ref()?)));
     let count = Count::of(found().map(|(_, found)| found.rate.class));

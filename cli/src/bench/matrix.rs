@@ -56,8 +56,8 @@ impl Settings {
         format!("{} {}", workload.label(), size::short(self.block(workload)))
     }
 
-    /// How requests of a workload are handed over. With one at a time, all in a call are the same
-    /// as one in a call. Event loops are for direct requests: cached ones have nothing to wait for.
+    /// How requests of a workload are handed over. At a depth of 1, all in a call is the same as
+    /// one in a call. Event loops are for direct requests: cached requests never wait.
     fn manners(&self, workload: Workload, depth: usize) -> Vec<Manner> {
         let direct = matches!(workload, Workload::DirectRead | Workload::DirectWrite);
         let mut manners = match (&self.submit[..], direct) {
@@ -153,16 +153,16 @@ pub struct Matrix {
     pub lines: Vec<Line>,
 }
 
-/// One workload at one depth: its cells are run in rounds, each with all of them.
+/// One workload at one depth. Each round runs its cells one after the other.
 pub struct Line {
     pub workload: Workload,
     pub depth: usize,
     pub submit: Manner,
     /// The cells, in the order of the engines.
     pub cells: Vec<Cell>,
-    /// The CPU use of others in each round.
+    /// The CPU use of other processes and guests in each round.
     pub outside: Vec<Option<Outside>>,
-    /// Rounds that were removed, because others had more of the CPUs than usual.
+    /// Rounds that were removed. Other processes and guests used more of the CPUs than usual then.
     pub disturbed: usize,
 }
 
@@ -316,7 +316,7 @@ impl Matrix {
         }
     }
 
-    /// The share of the CPU time that others used in the median round, 0 to 1.
+    /// The share of the CPU time that other processes and guests used in the median round, 0 to 1.
     pub fn usual_outside(&self) -> f64 {
         outside::usual(self.lines.iter().flat_map(|line| line.outside.iter().flatten()))
     }

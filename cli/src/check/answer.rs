@@ -33,7 +33,8 @@ pub enum Answer {
     Missing(String),
 }
 
-/// Starts this command under a drop-in, in the sandbox, and has it ask.
+/// Starts this command once more, under a drop-in and in the sandbox. The new process asks the
+/// drop-in.
 pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> {
     if cfg!(target_feature = "crt-static") {
         // A static command preloads nothing.
@@ -48,7 +49,7 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     {
         command.env_remove(format!("URINGLET_{variable}"));
     }
-    // This library has to answer, whatever the kernel allows.
+    // The drop-in has to answer even if the kernel has io_uring.
     command.env("URINGLET_IO_URING", "always").env("URINGLET_STATS", region.path());
     sandbox.lock_in(&mut command)?;
     let output = command.output().context("cannot start this command once more")?;
@@ -75,7 +76,7 @@ pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
         }
     };
     let load = Workload::CachedRead.load(BLOCK, BLOCK);
-    // With a time of zero, it ends after the first read.
+    // With a time of zero, the job ends after the first read.
     let time = (Duration::ZERO, false);
     let mut job = Job::new(file.as_raw_fd(), &load, 1, (0, 0), time, &STOP);
     engine.run(None, &mut job).map_err(Error::msg)?;
@@ -92,7 +93,7 @@ pub fn rings(probe: &Probe) -> String {
     }
 }
 
-/// The function of this name in this process; the calling thread runs it.
+/// The first function of this name in this process (dlsym(3)): that of a preloaded library.
 fn function(name: &CStr) -> Result<*mut libc::c_void> {
     // SAFETY: a name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

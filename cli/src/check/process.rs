@@ -116,7 +116,8 @@ fn mapped(maps: &str, proc: &str) -> Vec<Mapped> {
             .find_map(|path| File::open(path).ok())
             .map(version_of);
         let mapped = Mapped { path: rest.to_owned(), version: version.clone().flatten() };
-        // A file that can no longer be read is recognized by its name, which no original has.
+        // A file that can no longer be read is recognized by its name. The libraries that the
+        // drop-ins replace have other names.
         let named = || DropIn::ALL.into_iter().any(|one| mapped.is(one));
         let ours = version.map_or_else(named, |version| version.is_some());
         if ours && !found.iter().any(|known| known.path == rest) {

@@ -177,7 +177,7 @@ fn make_printable(value: &mut Value) {
 
 /// The identity of a cell: all that was not measured.
 fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
-    // Where fixed places do not depend on the machine they are named in `what`.
+    // `application` is a number of a CPU, and no part of the identity: `what` names the placement.
     let is_identity = |name: &str| {
         let others =
             ["not_measured", "is_baseline", "requests", "accepted", "application", "group"];
@@ -233,8 +233,8 @@ fn measured(cell: &Value) -> Vec<(Metric, Measured)> {
         return Vec::new();
     }
     let rounds = ROUNDS.iter().filter_map(|name| cell[*name].as_array());
-    // A timed run is not used for the rate. Of the arrays with a metric, the first one is meant for
-    // it.
+    // If several arrays have a metric, the first one of them counts. So a rate comes from `rates`,
+    // and not from `timed`.
     let rounds: Vec<&Vec<Value>> = rounds.collect();
     let of = |metric: Metric| {
         let in_rounds = rounds.iter().find_map(|rounds| {

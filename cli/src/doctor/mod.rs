@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for name in &arguments.require {
         let engine = probe.engines.iter().find(|engine| engine.kind.name() == name);
-        // An engine that is in no list is never refused.
+        // An engine that the probe does not list is never refused.
         if let Some(refusal) = engine.and_then(|engine| engine.refusal.as_ref()) {
             session::tell(format_args!("uringlet doctor: --require {name}: {refusal}"));
             status = ExitCode::from(MISSING);

@@ -155,7 +155,7 @@ impl Found {
         self.refused.is_none() && !self.go && (!self.ways().is_empty() || self.calls_by_number)
     }
 
-    /// The interfaces through which it certainly can be served.
+    /// The interfaces through which the program certainly can be served.
     fn ways(&self) -> Vec<&'static str> {
         let all = [
             ("libaio", !self.libaio.is_empty() || self.names("libaio.so")),
@@ -257,7 +257,7 @@ fn needed(bytes: &[u8]) -> Vec<String> {
     found().unwrap_or_default()
 }
 
-/// Instructions that enter the kernel; a few may be data that looks like one.
+/// The number of instructions that enter the kernel. Data that looks like one counts, too.
 fn raw_calls(code: &[u8], architecture: object::Architecture) -> usize {
     match architecture {
         object::Architecture::X86_64 => {

@@ -142,7 +142,7 @@ impl FileSystem {
                 "single_ns": timing.map(|timing| timing.single_ns),
             },
             "served": self.served(),
-            // The lanes to which that engine would send requests at first.
+            // The lanes to which the engine `auto` would send requests at first.
             "auto": {
                 "cached_read": cached.to_string(),
                 "cached_write": cached.to_string(),

@@ -60,8 +60,8 @@ fn module(file: &Path) -> Vec<&str> {
     path
 }
 
-/// The modules of a crate, each with the modules that it names. A module that re-exports its own
-/// children is no import.
+/// The modules of a crate, each with the modules that it names. Its own children do not count: a
+/// module may re-export them.
 fn imports(sources: &BTreeMap<&Path, String>) -> BTreeMap<String, BTreeSet<String>> {
     let modules: BTreeSet<Vec<&str>> = sources.keys().map(|file| module(file)).collect();
     let mut graph = BTreeMap::new();

@@ -22,7 +22,7 @@ impl DropIn {
     /// All drop-ins, in the order of preloading.
     pub const ALL: [Self; 3] = [Self::Libaio, Self::PosixAio, Self::IoUring];
 
-    /// The name of cargo's file.
+    /// The name of the file that cargo builds.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Libaio => "libaio.so",
@@ -68,8 +68,8 @@ fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
         folder.join("deps").join(name),
         folder.join("../lib/uringlet").join(name),
     ];
-    // cargo puts it into `deps/`, and beside the executable only when the whole workspace is built.
-    // The newer of the two is of the executable's build.
+    // cargo puts a drop-in into `deps/`. It copies the drop-in to the executable's folder only when
+    // the whole workspace is built. The newer file belongs to the executable's build.
     let modified = |place: &&PathBuf| place.metadata().and_then(|data| data.modified()).ok();
     let built = places[..2].iter().filter(|place| place.is_file()).max_by_key(modified);
     let Some(found) = built.or(places.last().filter(|place| place.is_file())) else {

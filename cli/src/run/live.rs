@@ -187,7 +187,7 @@ fn line(elapsed_s: f64, of: &Figures, in_flight: u64, workers: usize) -> String 
 
 /// The file of `--stats-prometheus`, replaced as a whole: no reader finds half of it.
 enum Exposition {
-    /// Written once, at the end: a stream cannot have two.
+    /// The figures are written once, at the end: in a stream, later figures cannot replace them.
     StandardOutput,
     File {
         path: PathBuf,

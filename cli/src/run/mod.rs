@@ -38,10 +38,11 @@ const TRAP: &str = "URINGLET_TRAP";
 const IO_URING: &str = "URINGLET_IO_URING";
 /// Read by the drop-ins: the memory to count into, shared by the program and its children.
 const STATS: &str = "URINGLET_STATS";
-/// The value of this variable for memory of the process's own, which `uringlet top` finds.
+/// With this value of [`STATS`], a process counts into memory of its own. `uringlet top` finds it.
 const STATS_OWN: &str = "auto";
 
-/// How often this looks for processes without a drop-in, until something went through a drop-in.
+/// The interval at which `run` looks for processes without a drop-in. It stops looking as soon as a
+/// program has used a drop-in.
 const LOOK: Duration = Duration::from_millis(500);
 
 const HELP: &str = include_str!("../../help/run.txt");

@@ -137,7 +137,7 @@ fn check_script(script: &Path, line: &[u8], levels: usize) -> Result<(), Refusal
     }
     resolve(interpreter.as_os_str(), None).map_err(blame)?;
     check_level(interpreter, levels - 1).map_err(blame)?;
-    // `#!/usr/bin/env python3`: the program that env finds counts; env's options are left to env.
+    // `#!/usr/bin/env python3`: the program that env finds is checked, if env has no options.
     if interpreter.file_name() == Some(OsStr::new("env"))
         && let Some(name) = words
             .next()

@@ -25,10 +25,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// `counts`: the contexts of the program count, too.
+    /// With `counts`, the program's contexts count their requests into the memory, too.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// The memory for events cannot be made.
     pub fn new(counts: bool) -> std::io::Result<Self> {
         let make = if counts { Region::create } else { Region::create_for_events };
         let mut region = make()?;
@@ -39,7 +39,7 @@ impl Watch {
         Ok(Self { region: Rc::new(region), lost: Vec::new() })
     }
 
-    /// The memory for events, which has counters of contexts, too.
+    /// The memory for events. It also has room for the counters of contexts.
     pub fn region(&self) -> Rc<Region> {
         Rc::clone(&self.region)
     }
@@ -126,7 +126,8 @@ impl Watch {
     }
 }
 
-/// The signal that has ended a program; a shell reports that of its last command.
+/// The signal that has ended a program. A shell reports the signal of its last command by a status
+/// above 128.
 fn killed_by(status: ExitStatus) -> Option<String> {
     let told = status.code().and_then(|code| code.checked_sub(128));
     let number = status.signal().or(told)?;

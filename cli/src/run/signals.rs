@@ -44,7 +44,7 @@ pub fn run_to_the_end(
     let before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let restore = move || before.thread_set_mask().map_err(io::Error::from);
     let begin = move || {
-        // A signal for this command is meant for the program.
+        // If this command is killed, the kernel kills the program, too.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         restore()
     };

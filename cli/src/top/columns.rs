@@ -174,7 +174,7 @@ pub fn fitting(columns: &'static [Column], width: usize) -> Vec<&'static Column>
     columns.iter().filter(|column| column.rank <= last).collect()
 }
 
-/// Sorted by that column's key, the largest first, and by pid.
+/// Sorts the lines by the key of the column `by`, the largest first, and then by pid.
 pub fn sort<T>(lines: &mut [T], by: &Column)
 where
     for<'a> Line<'a>: From<&'a T>,

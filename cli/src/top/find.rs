@@ -107,7 +107,7 @@ impl Finder {
     }
 
     fn region_at(&mut self, path: &Path) -> io::Result<(Key, Rc<Region>)> {
-        // Opening a pipe or a device has effects; a file with a name of this form is neither.
+        // Opening a pipe or a device has effects, but opening it with O_PATH has none.
         let name = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
         let metadata = name.metadata()?;
         let key = (metadata.dev(), metadata.ino());

@@ -58,7 +58,7 @@ impl<'a> Section<'a> {
         !matches!(rw.split(':').next(), Some("read" | "randread"))
     }
 
-    /// The size of each of this many files that fio will create, if that is known.
+    /// The bytes that the job needs in each of its `files` files. None if the job gives no size.
     fn needs(&self, files: u64) -> Option<u64> {
         let bytes = |names: &[&str]| size::parse(&expand(self.value(names)?)).ok();
         let size = bytes(&["filesize"]).or_else(|| Some(bytes(&["size"])? / files))?;

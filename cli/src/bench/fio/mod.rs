@@ -132,11 +132,11 @@ struct Runs {
     files: Vec<JobFile>,
     ways: Vec<Way>,
     rows: Vec<Row>,
-    /// File, way and reason.
+    /// The numbers of a file and of a way in which fio cannot run it, and the reason.
     refused: Vec<(usize, usize, String)>,
     /// fio's version.
     version: String,
-    /// The CPU use of others in each round.
+    /// The CPU use of other processes and guests in each round.
     outside: Vec<Option<Outside>>,
 }
 

@@ -44,7 +44,7 @@ pub struct Found {
 /// Parses fio's output.
 ///
 /// # Errors
-/// fio has not run the jobs: its own words.
+/// fio has not run the jobs. The error is the complaint that fio has printed.
 pub fn read(output: &Output) -> Result<Found, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -134,7 +134,7 @@ impl Figure {
     }
 }
 
-/// The percentile: the value that this share does not exceed.
+/// The lowest value that at least the share `part` of all counted values does not exceed.
 fn percentile(bins: &BTreeMap<u64, u64>, part: f64) -> Option<u64> {
     let all: u64 = bins.values().sum();
     let wanted = (all as f64 * part).ceil() as u64;

@@ -181,7 +181,7 @@ impl Runs {
         }
     }
 
-    /// Entries as fio's: those of the median round.
+    /// The entries that fio itself has printed for each cell, in the median round.
     fn entries(&self) -> Vec<Value> {
         let of = |(_, way, cell): (&Row, &Way, &Cell)| {
             let job = middle(&cell.jobs, |job| job.figure.iops);
