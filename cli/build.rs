@@ -41,7 +41,7 @@ fn main() {
         Ok(folder) if !folder.is_empty() => made(Path::new(&folder)),
         _ if variable("PROFILE") == "release" => build(&out.join("drop-ins")),
         _ => {
-            // Above build/PACKAGE/out.
+            // OUT_DIR is build/PACKAGE/out in the folder that has the libraries.
             built_in = out.ancestors().nth(3).map(Path::to_path_buf);
             Vec::new()
         }
@@ -96,14 +96,14 @@ fn build(target: &Path) -> Vec<PathBuf> {
         // A statically linked command carries dynamically linked libraries.
         if env::var("CARGO_CFG_TARGET_FEATURE").is_ok_and(|list| list.contains("crt-static")) {
             let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-            // The flag is replaced in place, because it overrides its opposite; also for targets
-            // with this prefix.
+            // `+crt-static` would override its opposite, so it is replaced where it stands. Some
+            // targets have no such flag and link statically by default: they need the opposite.
             let flags = flags.replace("+crt-static", "-crt-static");
             let separator = if flags.is_empty() { "" } else { "\x1f" };
             let dynamic = "-Ctarget-feature=-crt-static";
             cargo.env("CARGO_ENCODED_RUSTFLAGS", format!("{flags}{separator}{dynamic}"));
         }
-        // Clippy's wrappers are for its own package.
+        // Under Clippy, this variable names a wrapper that checks code and does not build it.
         cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
         let status = cargo.status().unwrap_or_else(|error| panic!("cannot start cargo: {error}"));
         assert!(

@@ -324,7 +324,7 @@ fn an_output_that_does_not_fit_leaves_what_was_there() {
     std::fs::write(path("data"), vec![7u8; 1 << 20]).unwrap();
     std::fs::write(path("old"), "precious").unwrap();
     // A limit on the size of files replaces a full disk, which would need root. The limit leaves
-    // room for the lines, and for half of the other files.
+    // room for the CSV file, but not for the whole of the JSON and HTML files.
     let script = "trap '' XFSZ; ulimit -f 4; exec \"$@\"";
     let program = assert_cmd::cargo::cargo_bin!("uringlet");
     Command::new("sh")
@@ -454,7 +454,7 @@ fn the_json_has_what_fio_has() {
         let (name, other) = if at < 2 { ("read", "write") } else { ("write", "read") };
         let mut all = of(entry);
         assert!(all.remove("/uringlet"));
-        // fio has percentiles only where there were requests, and these were reads.
+        // fio has percentiles only for a direction with requests, and fio's job has only read.
         all.retain(|key| !key.contains("/percentile"));
         assert!(all.is_subset(&theirs), "{:?}", all.difference(&theirs).collect::<Vec<_>>());
         let missing = |key: &&String| {

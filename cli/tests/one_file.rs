@@ -183,7 +183,7 @@ fn where_no_folder_will_do_programs_run_from_memory() {
     let name = "where_no_folder_will_do_programs_run_from_memory";
     let Some(alone) = Alone::new(name) else { return };
     let script = r#"exec ./uringlet run --stats -- sh -c 'echo "$LD_PRELOAD"; ./closes ./reads'"#;
-    // Nothing can be executed in such a folder, or nothing can be written to it.
+    // Nothing can be executed in a folder that is mounted noexec, or written to one mounted ro.
     for options in ["noexec", "ro"] {
         let Some(mut command) = alone.in_namespaces(name, options, script) else { return };
         let place = contains("/fd/").and(contains("\nread\n"));
@@ -216,7 +216,8 @@ fn nothing_else_is_loaded_where_a_program_has_other_files() {
             return skip::skipped(name, "cc -static does not work here");
         }
     }
-    // Not every program that the program starts has the functions of the drop-ins.
+    // `reopens` is linked statically, so it runs without the drop-ins. It executes `reads`, which
+    // loads the drop-ins from their paths again.
     let script = "exec ./uringlet run -- sh -c './reopens ./trap.so ./reads'";
     let Some(mut command) = alone.in_namespaces(name, "noexec", script) else { return };
     command.assert().success().stdout("read\n");

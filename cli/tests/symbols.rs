@@ -1,6 +1,7 @@
 //! The engine must not use the drop-ins: nothing in uringlet may call a C function that a drop-in
-//! replaces. Such a call would set up a ring for a ring, close as the program closes, or wait for
-//! itself. Calls by instructions reach the kernel.
+//! replaces. The drop-in would take such a call for the program's. So each ring would need another
+//! ring, each close would count as the program's close, and a wait would wait for itself. System
+//! calls that uringlet makes by its own instructions reach the kernel.
 
 mod skip;
 
@@ -98,8 +99,8 @@ fn calls(elf: &Elf, functions: &BTreeSet<String>) -> BTreeSet<(String, String)> 
     let text = elf.section_by_name(".text").unwrap();
     let Some(reach) = slots.first_key_value().zip(slots.last_key_value()) else { return found };
     let reach = *reach.0.0..=*reach.1.0;
-    // Such an address is read relative to the next instruction, by call, jmp and push (0xff), mov
-    // (0x8b) or cmp (0x39, 0x3b). Other bytes may look like a distance by chance.
+    // Code reads a slot relative to the next instruction, by call, jmp and push (0xff), mov (0x8b)
+    // or cmp (0x39, 0x3b). Other bytes may look like a distance by chance.
     for (at, bytes) in text.data().unwrap().windows(6).enumerate() {
         let [opcode, operand, distance @ ..] = bytes else { unreachable!() };
         let at = text.address() + at as u64 + 2;

@@ -136,7 +136,7 @@ fn figures_move_agree_with_fio_and_go_with_the_program() {
     let context = &program["contexts"][0];
     assert_eq!(context["program"], "fio");
     assert!(context["engine"].as_str().unwrap().starts_with("auto"), "{context}");
-    // The number of any process names its program.
+    // `top` shows the program for the pid of any of its processes.
     let member = u32::try_from(context["pid"].as_u64().unwrap()).unwrap();
     assert_eq!(look(member).expect("observed")["pid"], program["pid"]);
 
@@ -289,7 +289,7 @@ fn what_cannot_be_shown_is_refused_in_one_line() {
     refused(top(&["--once", &pid]), &format!("PID is {pid}, expected a process that runs"));
 }
 
-/// A terminal of a fixed size, with a shell in it. It ends with its server.
+/// A terminal of a fixed size in tmux, with a shell in it. Dropping this ends the server of tmux.
 struct Terminal {
     folder: tempfile::TempDir,
 }

@@ -79,11 +79,12 @@ impl Interval {
         one_of(ours, theirs, 1)
     }
 
-    /// The interval of `ours` divided by the best of `others`, and the best's index. `best` chooses
-    /// the better one of two ratios: `f64::min` for rates.
+    /// The interval of `ours` divided by the best of `others`, and the index of the best. The best
+    /// is the side to which `ours` has the lowest ratio.
     ///
-    /// The best is chosen by the same rounds, and luck would bias the choice. So the side of the
-    /// interval that luck would move has a share of `MISSES` for each of the others.
+    /// The best is chosen by the same rounds, and luck would bias the choice. Luck would move the
+    /// upper end of the interval. So each of `others` gets an equal part of the probability that
+    /// the upper end misses the true value.
     pub fn to_the_best(ours: &[f64], others: &[&[f64]]) -> Option<(usize, Self)> {
         let all = others.iter().map(|theirs| one_of(ours, theirs, others.len()));
         let all: Vec<Self> = all.collect::<Option<_>>()?;
@@ -102,7 +103,7 @@ impl Interval {
         Some(Self::of_sorted(&shifts, skipped, skipped))
     }
 
-    /// The interval of sorted logarithms, without this many at each end.
+    /// The interval of sorted logarithms, without the `low` lowest and the `high` highest ones.
     fn of_sorted(sorted: &[f64], low: usize, high: usize) -> Self {
         let last = sorted.len() - 1;
         let middle = f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]);
@@ -165,7 +166,8 @@ pub fn beaten(sides: &[&[f64]]) -> Option<(usize, Vec<usize>)> {
     Some((best, (0..sides.len()).filter(is_beaten).collect()))
 }
 
-/// The interval of paired rounds; the upper side is that of one of this many.
+/// The interval of paired rounds. Its upper end misses the true value with only a part of the usual
+/// probability: divided by `many`, the number of sides that are compared.
 fn one_of(ours: &[f64], theirs: &[f64], many: usize) -> Option<Interval> {
     if ours.len() != theirs.len() {
         return None;
@@ -192,7 +194,8 @@ fn logs(values: &[f64]) -> Option<Vec<f64>> {
 
 /// A statistic's distribution.
 enum Distribution {
-    /// Logarithms of the number of ways for 0, 1, and so on, and that of all ways.
+    /// For each value of the statistic, from 0 on, the logarithm of the number of ways to get it.
+    /// Then the logarithm of the number of all ways.
     Exact(Vec<f64>, f64),
     Normal {
         mean: f64,

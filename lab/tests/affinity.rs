@@ -87,8 +87,8 @@ struct FileSystems {
 }
 
 impl FileSystems {
-    /// Did the run end by itself? In its millisecond, a placement may have had no request to prove
-    /// it.
+    /// Did the run end by itself? A round lasts a millisecond, in which a placement may get no
+    /// request. Then the placement is not proved, and the exit status is 1.
     fn has_ended(&self) -> bool {
         let is_proved = self.report["distinct"] == self.report["proved"];
         self.status == Some(i32::from(!is_proved))
@@ -125,7 +125,7 @@ fn file_systems(test: &str, programs: &[(&str, &str)]) -> Option<FileSystems> {
     let reason = report["file_systems"]["rows"][0]["not_measured"].as_str().unwrap_or_default();
     let refused = ["mounts of its own", "/dev/fuse", "cannot mount tmpfs", "cannot mount uringlet"];
     let refused = refused.into_iter().chain(["/dev/loop", "no free loop"]);
-    // Without ext4 the kernel has no such device.
+    // For mount(2) of ext4, ENODEV ("No such device") means that the kernel lacks ext4.
     if refused.into_iter().any(|refused| reason.starts_with(refused))
         || reason.starts_with("cannot mount") && reason.contains("No such device")
     {
@@ -176,7 +176,8 @@ fn the_steps_on_file_systems_are_timed_and_served_by_the_placed_context() {
 #[test]
 fn a_step_that_fails_leaves_nothing_and_is_quoted() {
     let test = "a_step_that_fails_leaves_nothing_and_is_quoted";
-    // More than an image has room for, and no more than that on any other disk.
+    // These 64 MiB are more than an image has room for. If they go to another disk by mistake, they
+    // are little.
     let full = "exec dd if=/dev/zero of=\"${4:?}/file\" bs=1M count=64 status=none";
     for (program, script, reason) in [
         ("mkfs.ext4", "echo not today >&2; exit 3", "mkfs.ext4 failed (exit status: 3): not today"),
@@ -197,7 +198,8 @@ fn a_step_that_fails_leaves_nothing_and_is_quoted() {
 #[test]
 fn ctrl_c_in_any_step_leaves_nothing() {
     let test = "ctrl_c_in_any_step_leaves_nothing";
-    // One of the two processes sends the signal. A program that it has started goes on by itself.
+    // The program runs on two file systems at a time. Only one of the two can make the folder and
+    // send the signal. Each leaves a program in the background.
     let script = "mkdir \"${0%/*}/sent\" && kill -INT $PPID; sleep 600 & exec sleep 600";
     for program in ["mkfs.ext4", "tar", "make"] {
         let Some(run) = file_systems(test, &[(program, script)]) else { return };

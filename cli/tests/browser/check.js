@@ -1,4 +1,4 @@
-// What is wrong with the page, as far as a program can see it; and what is on it.
+// Returns the mistakes in the page that a program can find, its plots, and its background.
 (() => {
     const problems = [];
     const name = (element) => (element.textContent || element.tagName).trim().replace(/\s+/g, " ").slice(0, 70);
@@ -10,7 +10,8 @@
     const printed = matchMedia("print").matches;
     const width = document.documentElement.clientWidth;
 
-    // Nothing is wider than the page but what scrolls in a box of its own, which paper cannot.
+    // Nothing is wider than the page, except for the content of a box that scrolls. Paper has no
+    // such boxes.
     if (document.documentElement.scrollWidth > width) problems.push("the page scrolls sideways");
     for (const element of document.body.querySelectorAll("*")) {
         const inside = element.parentElement.closest(".scroll");
@@ -82,7 +83,7 @@
         if (found < (text ? 4.5 : 3)) problem(`contrast of only ${found.toFixed(1)} (${colour})`, element);
     }
 
-    // What a screen reader goes by.
+    // Screen readers use landmarks, levels of headings, and links.
     for (const landmark of ["header", "nav", "main", "footer"]) {
         if (document.querySelectorAll(`body > ${landmark}`).length !== 1) problems.push(`not one ${landmark}`);
     }

@@ -143,7 +143,7 @@ impl Plan {
         Ok(file)
     }
 
-    /// Checks by the device's counter that cold reads were cold and hits were none.
+    /// Checks by the counter of bytes from devices that only the cold reads went to the device.
     pub fn check(&self, device_bytes: u64) -> Result<()> {
         let all = (self.reads() * BLOCK) as u64;
         let expected = all * (1000 - self.hits_permille) / 1000;

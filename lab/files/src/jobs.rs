@@ -39,7 +39,7 @@ fn made(path: &Path, bytes: usize) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Reads whole files with this many threads, each the next one.
+/// Reads whole files with this many threads. Each thread takes the next file in the list.
 fn by_threads(paths: &[PathBuf], threads: usize) -> Result<u64> {
     let (next, sum) = (AtomicUsize::new(0), AtomicU64::new(0));
     let work = || -> Result<()> {

@@ -54,8 +54,9 @@ fn with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     (middle, values[rank], values[count - 1 - rank])
 }
 
-/// Runs each side once in each round, beginning with another one each time, after `prepare`. The
-/// others are divided by the first side: above 1, it is faster, or cheaper.
+/// Runs each side once in each round, each time after `prepare`. Each round begins with another
+/// side. The times of a side are divided by the times of the first side: above 1, the first side is
+/// faster, or cheaper.
 pub fn compare(
     title: &str,
     rounds: usize,

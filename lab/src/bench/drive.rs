@@ -230,8 +230,8 @@ pub struct LatencyFigure {
     pub complete: Distribution,
     /// From the start of the submit (for a synchronous engine: of the call) to the reap.
     pub total_us: Spread,
-    /// The share of the requests between each of [`BOUNDS_NS`] and the one before it; the last:
-    /// above all.
+    /// The share of the requests between each of [`BOUNDS_NS`] and the bound before it. The last
+    /// share is that of the requests above all bounds.
     #[serde(skip)]
     pub total_shares: [f64; BOUNDS_NS.len() + 1],
 }
@@ -323,7 +323,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Makes the driver for `depth` slots.
+    /// Makes room for the times of `depth` slots.
     pub fn new(depth: usize) -> Self {
         let now = Instant::now();
         Self {

@@ -104,7 +104,7 @@ impl Engine {
         manner != Manner::EventLoop || !self.is_synchronous() && self != Self::Posixaio
     }
 
-    /// Tries to set it up for `depth` requests.
+    /// Tries to set the engine up for `depth` requests.
     ///
     /// # Errors
     /// The reason why it cannot be used here.

@@ -1,4 +1,5 @@
-//! The use of the CPUs by others during a measurement: proc_stat(5), and /proc/pressure/cpu.
+//! The use of the CPUs by other processes and guests during a measurement: proc_stat(5), and
+//! /proc/pressure/cpu.
 
 use super::drive::cpu_time;
 use super::median;
@@ -9,8 +10,8 @@ use serde::Serialize;
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
-/// A round is disturbed if others have used this much more of the CPU time than in the median
-/// round.
+/// A round is disturbed if the share of the CPU time that other processes and guests have used
+/// exceeds that of the median round by this much.
 const BEYOND: f64 = 0.10;
 /// Shorter intervals are useless: the kernel counts in hundredths of a second.
 const SHORTEST: Duration = Duration::from_millis(200);
@@ -94,7 +95,7 @@ pub fn disturbed(rounds: &[Option<Outside>]) -> Vec<bool> {
     rounds.iter().map(|round| judged && round.as_ref().is_some_and(is_disturbed)).collect()
 }
 
-/// The share of the CPU time that others used in the median round.
+/// The share of the CPU time that other processes and guests used in the median round.
 pub fn usual<'a>(rounds: impl Iterator<Item = &'a Outside>) -> f64 {
     median(rounds.map(Outside::taken).collect()).unwrap_or_default()
 }

@@ -125,10 +125,10 @@ pub fn exclusion(load: &Load, scratch: &Scratch, storage: &Storage) -> Option<St
     None
 }
 
-/// Rounds over groups of neighbours, `lengths` members each: the round, and the index of the
-/// member. Each second round runs a group in the opposite order, and the next two begin with
-/// another member. So none always runs after the same one, whose load may have changed the
-/// machine's state.
+/// The order of the runs: for each run, its round and the index of the member that runs. Groups are
+/// neighbours, with `lengths` members each. Every second round runs each group in the opposite
+/// order. After two rounds, each group begins with its next member. So no member always runs after
+/// the same member, whose load may have changed the machine's state.
 pub fn interleaved(lengths: &[usize], rounds: u32) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     for round in 0..rounds {

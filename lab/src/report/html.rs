@@ -65,7 +65,7 @@ impl Ids {
         format!("p{}", self.next)
     }
 
-    /// The number of a heading; the contents list those of the highest level.
+    /// Makes the number of a heading. The table of contents lists the headings of level 2.
     fn heading(&mut self, level: usize, text: &str) -> String {
         let id = self.new_id();
         if level == 2 {
@@ -84,7 +84,7 @@ fn heading(level: usize, id: &str, text: &str) -> Markup {
     }
 }
 
-/// The part below the document's own heading, which has this level.
+/// The part below the document's own heading. That heading has the level `level`.
 fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
     let sections: Vec<&Section> = [&document.summary]
         .into_iter()

@@ -32,8 +32,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Without the facts that another header has. The load and the free memory always vary, and are
-    /// left out.
+    /// This header without the facts and notices that `other` has. The facts `CPU` and `memory` are
+    /// left out if `other` has any, because the load and the free memory always vary.
     pub fn beyond(&self, other: &Self) -> Self {
         let known = |(name, value): &(String, String)| {
             let same = other.facts.iter().find(|(other, _)| other == name);
@@ -207,7 +207,7 @@ impl Table {
         self
     }
 
-    /// False if each line has its name in front.
+    /// Does any column have a head? Without heads, the first cell of a line is its name.
     fn has_heads(&self) -> bool {
         self.heads.iter().any(|head| !head.is_empty())
     }

@@ -156,8 +156,8 @@ impl Drop for Target {
     }
 }
 
-/// Replaces the content of a file, which keeps it if there is no room. The file itself is kept,
-/// with its links, owner and permissions.
+/// Replaces the content of a file. If there is no room for the new content, the file keeps the old
+/// one. The file itself is kept, with its links, owner and permissions.
 fn replace(file: &File, content: &[u8]) -> std::io::Result<()> {
     let before = file.metadata()?.len();
     // The new content is first written after the old one. Some file systems report that they are

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use textwrap::WordSplitter;
 
 const WIDTH: f64 = 360.0;
-/// The average width of a letter in a label, at most, in the fonts in use.
+/// The maximum average width of a letter in a label, in the fonts in use and in units of the plot.
 const LETTER: f64 = 7.0;
 const LINE: f64 = 16.0;
 const BAR: f64 = 13.0;
@@ -219,7 +219,8 @@ fn draw_series(
     }
 }
 
-/// Chosen numbers get labels as they are; others get the scale's labels.
+/// The shown part of the axis, and the values with labels. Percentiles get the labels of their
+/// scale. On other scales, each value gets a label.
 fn x_axis(x: &Axis, values: impl Iterator<Item = f64> + Clone) -> (Span, Vec<f64>) {
     if x.scale == Scale::Percentile {
         let span = x.span(values);
@@ -252,7 +253,7 @@ fn apart(ticks: &[f64], at: impl Fn(f64) -> f64, name: impl Fn(f64) -> String) -
     ticks.iter().filter(fits).copied().collect()
 }
 
-/// Room for the value of a bar.
+/// The width of the text beside a bar with its value, in units of the plot.
 const VALUES: f64 = 58.0;
 
 fn draw_bars(bars: &Bars) -> (f64, Markup) {

@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    /// The header for the folder in which all work.
+    /// The header of all experiments, with the facts about their common folder.
     fn header(&self, machine: &Machine) -> Result<Header> {
         let path = self.place.as_ref();
         let found = if path.exists() { path } else { path.parent().unwrap_or(path) };

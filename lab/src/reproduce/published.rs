@@ -30,7 +30,8 @@ impl ContextLookup {
     }
 
     /// The elapsed time with the radix tree divided by that with the list, for this many contexts.
-    /// Taken from the published number of processors that is nearest to `cores`; and that number.
+    /// Both times were published for the same number of processors: the one nearest to `cores`. The
+    /// function also returns that number.
     pub fn radix_to_list(contexts: usize, cores: usize) -> Option<(f64, Option<usize>)> {
         let table = Self::table();
         let of = |structure| {

@@ -94,7 +94,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// With a goal, and without a published value.
+    /// A claim with a goal, and without a published value.
     pub fn goal(what: impl Into<String>, measured: Option<Ratio>, goal: Goal) -> Self {
         Self {
             what: what.into(),

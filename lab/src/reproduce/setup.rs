@@ -28,7 +28,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// On `storage`; `line` is the place there, and `own` the notices about it.
+    /// The setup for work on `storage`. `line` is the file or folder in words, and `own` has the
+    /// notices about it.
     pub fn new<E: Experiment>(
         storage: Storage,
         line: String,
@@ -41,7 +42,7 @@ impl Setup {
         Self { experiment, machine, storage, file: None, notices, interrupted: false, line }
     }
 
-    /// In the file of `place`.
+    /// The setup for work in the file of `place`, and that file.
     ///
     /// # Errors
     /// As [`Place::open`].
@@ -78,7 +79,7 @@ impl Setup {
         Document { header, interrupted, method, sections, summary, records, ..Document::default() }
     }
 
-    /// After the measurement.
+    /// Notes after the measurement whether Ctrl-C has ended it.
     pub fn end(self) -> Self {
         Self { interrupted: STOP.load(Ordering::Relaxed), ..self }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Store`] wraps object_store's own `LocalFileSystem`. Calls that move data go through uringlet:
 //! `get`, `get_ranges`, `head`, and `put`. Calls that only change names (lists, copies, renames,
-//! deletes) and uploads in parts stay with the other one, so both see the same objects.
+//! deletes) and uploads in parts stay with `LocalFileSystem`, so both see the same objects.
 
 use std::fmt;
 use std::io;
@@ -33,7 +33,7 @@ const COALESCE: Coalesce = Coalesce { gap: 64 << 10, max: 4 << 20 };
 #[derive(Debug)]
 pub struct Store {
     local: LocalFileSystem,
-    /// The number of files that are being written.
+    /// The number of files written so far: a part of the name of the next one.
     staged: AtomicU64,
 }
 
@@ -156,7 +156,7 @@ impl ObjectStore for Store {
         options: PutOptions,
     ) -> Result<PutResult> {
         if options.mode != PutMode::Overwrite || !options.attributes.is_empty() {
-            // A link that must not exist, or an error.
+            // `LocalFileSystem` puts an object that must not exist yet, or returns an error.
             return self.local.put_opts(location, payload, options).await;
         }
         let path = self.local.path_to_filesystem(location)?;

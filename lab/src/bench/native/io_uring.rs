@@ -108,8 +108,8 @@ impl Queue for IoUring {
         }
     }
 
-    /// With a plain ring: if completions ran in the waiting call, a call would be needed to
-    /// [`collect`](Queue::collect) them.
+    /// Makes a plain ring for this. If completions ran in the waiting call, a call would be needed
+    /// to [`collect`](Queue::collect) them.
     fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
         let entries = self.ring.params().sq_entries();
         let made = io_uring::IoUring::new(entries).and_then(|ring| {

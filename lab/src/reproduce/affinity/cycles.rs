@@ -62,7 +62,7 @@ impl Cycles {
         cpus.iter().map(open).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The number of cycles on all CPUs since then.
+    /// The number of cycles on all CPUs since the start.
     ///
     /// # Errors
     /// The counters cannot be read.

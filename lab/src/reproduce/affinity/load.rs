@@ -1,4 +1,4 @@
-//! Reads past the page cache, this many in flight, from a thread on a CPU of its own.
+//! Reads past the page cache, with a constant number in flight, from a thread on a CPU of its own.
 
 use super::cycles::Cycles;
 use crate::bench::{Figure, Job, Load, Ours, keep_in_flight};

@@ -163,7 +163,7 @@ impl Experiment for Arguments {
     }
 }
 
-/// The file past the page cache, or the reason why it is none on a disk.
+/// The scratch file, open past the page cache, or the reason why it cannot be used.
 fn disk<'a>(scratch: &'a Scratch, setup: &Setup) -> Result<&'a File, String> {
     let direct = match &scratch.direct {
         Ok(_) if setup.storage.is_memory() => Err("it is kept in memory"),
@@ -184,7 +184,7 @@ fn lists(each: Duration) -> Vec<ListCost> {
     [1, 2, 4].into_iter().filter(go_on).map(|producers| compare_lists(producers, each)).collect()
 }
 
-/// The CPU that stands for I.
+/// The CPU for the letter I: a CPU that serves the disk's interrupts, or else the first CPU.
 fn interrupt(
     topology: &Topology,
     device: &Result<Device, String>,
@@ -262,7 +262,8 @@ fn all_cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell>
         [(report::SMALL_REMOTE, Affinity::OtherCell), (report::SMALL_LOCAL, Affinity::Application)];
     for (name, completion) in ways {
         let builder = Context::builder().completion_affinity(completion);
-        // Confined, so that the application's cell is the same as when the context was made.
+        // The application is confined to a CPU. So its cell stays the one in which the context was
+        // made.
         let application =
             placements.iter().find_map(|placed| placed.cpus).map(|cpus| cpus.application);
         cells.push(Cell { application, ..cell(What::Small(name), builder, small) });

@@ -61,7 +61,7 @@ pub struct FileSystem {
     pub stddev_s: f64,
 }
 
-/// The matrix of that machine.
+/// The matrix that was published for `MACHINE` and `VARIANT`.
 pub fn matrix() -> Vec<Row> {
     let mut rows: Vec<Row> = table(MATRIX);
     rows.retain(|row| (&*row.machine, &*row.variant) == (MACHINE, VARIANT));

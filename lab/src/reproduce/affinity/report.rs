@@ -35,8 +35,8 @@ struct Summary {
 
 /// If a placement's throughput is within this many percent of free placement's, it costs nothing.
 const ALIKE_PERCENT: f64 = 3.0;
-/// If chance alone would make rounds agree this much in less than this share of all reports, there
-/// is a cause.
+/// Rounds of a row may agree by chance. If chance makes them agree as much in less than this share
+/// of all reports, their agreement has a cause.
 const BY_CHANCE: f64 = 0.05;
 /// A CPU that is busy for this many percent of the time limits the run.
 const BUSY_PERCENT: f64 = 90.0;

@@ -11,8 +11,8 @@ pub enum Site {
     I,
     /// The CPU that runs the application.
     A,
-    /// A CPU in another cell: than the application's for the queue, than the interrupt's for
-    /// completions.
+    /// A CPU in another cell. For the queue, that is a cell other than the application's. For
+    /// completions and for the application, it is a cell other than the interrupt's.
     X,
 }
 
@@ -83,7 +83,7 @@ fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
     let others: Vec<usize> = (0..cells.len()).filter(|&at| at != near).collect();
     let home = if letters.application == Site::I { near } else { *others.first()? };
     let application = beside(&cells[home])?;
-    // Unused cells first; otherwise the cell of a thread that the letter does not exclude.
+    // An unused cell comes first. Without one, any cell will do except for `excluded`.
     let away_from = |excluded: usize, taken: &[usize]| {
         let free = others.iter().find(|at| **at != home && !taken.contains(at));
         let any = free.or(others.iter().find(|at| **at != home));

@@ -132,8 +132,8 @@ impl Job<'_> {
                     break;
                 }
                 entries.clear();
-                // The debts of all threads together leave at least this many buffers, because
-                // buffers are freed before debts are paid.
+                // The debts of all threads leave a buffer for each request of this batch. A thread
+                // gives buffers back before it lowers its debt.
                 let mut free = shared.free.lock().expect("nobody panics with it");
                 for record in first..records.min(first + AT_A_TIME as u64) {
                     let buffer = free.pop().expect("as many buffers as requests");

@@ -85,8 +85,8 @@ pub struct Report {
     pub published_points: f64,
 }
 
-/// The time of one by one divided by that of batches, for each number of threads. The two are
-/// neighbours.
+/// The figure of one by one divided by the figure of batches, for each number of threads. The cells
+/// of both figures are neighbours.
 fn ratios<P>(
     cells: &[Cell<P>],
     of: impl Fn(&Figure) -> f64 + Copy,

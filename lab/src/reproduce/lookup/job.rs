@@ -83,7 +83,8 @@ pub struct Job<'a> {
     pub files: &'a Files,
 }
 
-/// Executes one request: returns its bytes or negative errno. An error is the call's.
+/// Executes one request, and returns its bytes or its negative errno. `Err` means that submitting
+/// the request or waiting for it has failed.
 trait Do {
     fn one(&mut self, sqe: Sqe, request: Request) -> Result<i64, String>;
 }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The pages of the table, if address space is not limited.
+/// The maximum number of contexts: the table has this many pages if address space is not limited.
 const CONTEXTS_MAX: usize = 1 << 15;
 /// More threads than this do not occur in any program.
 const JOBS_MAX: usize = 1024;

@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// The threads that wait for a request.
+/// The way to answer a request of the kernel.
 enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),
@@ -71,8 +71,8 @@ impl Reply {
 
 /// The data of the thread and the context's handler: a buffer and a reply for each slot.
 ///
-/// A free slot belongs to the thread, and a slot in flight to its request. Then the handler has it,
-/// and its completion returns it to the thread.
+/// A free slot belongs to the thread. While its request is in flight, it belongs to the request.
+/// When the request is complete, it belongs to the handler, until the thread reaps the completion.
 struct Slots {
     buffers: Buffers,
     replies: Vec<Mutex<Option<Reply>>>,

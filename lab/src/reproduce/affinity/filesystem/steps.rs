@@ -43,7 +43,7 @@ impl Step {
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
         match self {
-            // Everything is written now, and nothing by the kernel later.
+            // mkfs writes everything, and leaves nothing for the kernel to write later.
             Self::Mkfs => command
                 .args(["-q", "-F", "-b", "4096", "-E"])
                 .arg("lazy_itable_init=0,lazy_journal_init=0,nodiscard")
@@ -88,7 +88,7 @@ impl Stage {
         part: Part,
         builder: &Builder,
     ) -> Result<Self, String> {
-        // The kernel shows the path of a loop device's file: it should say whose it is.
+        // The kernel shows the path of a loop device's file: the path has the id of this process.
         let at = |name: &str| folder.join(format!("{name}-{}-{number}", std::process::id()));
         let (image, tree) = (at("image"), at("tree"));
         let made = File::create(&image).and_then(|_| std::fs::create_dir(&tree));
@@ -108,7 +108,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The counts of its context.
+    /// Unmounts everything, and returns the counts of the image's context.
     ///
     /// # Errors
     /// As [`Image::end`].

@@ -9,7 +9,8 @@ pub struct Shape {
     pub sources: usize,
     /// Files that are not compiled: most files of a real tree.
     pub others: usize,
-    /// The minimum size of a file system for it; a multiple of this is needed.
+    /// The size of the smallest file system for the tree, in bytes. File systems have a multiple of
+    /// this size.
     pub room: u64,
 }
 
