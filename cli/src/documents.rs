@@ -1,6 +1,6 @@
-//! Checks of the documents: links lead somewhere, command lines can be parsed, variables and tests
-//! exist. And checks of the whole tree: the width of lines, the length of functions, plain words,
-//! one name for one type, and imports that point one way.
+//! Checks the documents: links lead somewhere, command lines can be parsed, variables and tests
+//! exist. Also checks the whole tree: the width of lines, the length of functions, and plain words.
+//! Each type has a name of its own, and imports point one way.
 
 use crate::Cli;
 use clap::{Command, CommandFactory as _, error::ErrorKind};

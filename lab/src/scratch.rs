@@ -16,13 +16,13 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The size of a scratch file by default, if there is room.
+/// The size of a scratch file by default, in bytes, if there is room.
 pub const DEFAULT_SIZE: u64 = 256 << 20;
-/// A smaller file says nothing about a disk.
+/// A file of fewer bytes says nothing about a disk.
 const SMALLEST_DEFAULT: u64 = 16 << 20;
-/// The maximum part of an existing file that is used without `--size`.
+/// Without `--size`, at most this many bytes of an existing file are used.
 const LARGEST_EXISTING: u64 = 4 << 30;
-/// The smallest `--size`.
+/// The smallest `--size`, in bytes.
 pub const SMALLEST: u64 = 1 << 20;
 
 /// The file of a benchmark, on the command line.

@@ -42,7 +42,7 @@ pub fn stop_on_ctrl_c() -> Result<()> {
     .context("cannot handle Ctrl-C")
 }
 
-/// Waits until a child has ended, and tells it once if Ctrl-C was pressed. Does not wait if the
+/// Waits until a child has ended. Calls `stop` once if Ctrl-C was pressed. Does not wait if the
 /// kernel has no pidfds.
 pub fn until_ended(child: &Child, stop: impl FnOnce(Pid)) {
     /// The interval of checks for Ctrl-C.

@@ -335,7 +335,7 @@ mod tests {
     }
 
     /// Rounds as in `bench`: more while the ratio is unknown, and without engines that another one
-    /// beats. The first has this ratio to the others.
+    /// beats. Our engine has this ratio to each of the `others` engines.
     fn bench(random: &mut Rng, noise: Noise, others: usize, ratio: f64) -> Class {
         let mut ours = Vec::new();
         let mut theirs = vec![Vec::new(); others];

@@ -79,7 +79,7 @@ fn loop_devices_of(process: u32) -> Vec<String> {
     all.filter(|file| file.contains(&format!("-{process}-"))).collect()
 }
 
-/// The result of a run with a folder of programs in front of the others.
+/// The result of a run for which `PATH` begins with a folder of the test's own programs.
 struct FileSystems {
     status: Option<i32>,
     errors: String,

@@ -14,7 +14,7 @@ const BUSY: f64 = 0.10;
 /// uringlet beside the best native engine, under one load.
 #[derive(Serialize)]
 pub struct Line {
-    /// The load, for programs.
+    /// The load, as keys of the JSON.
     #[serde(flatten)]
     pub keys: Value,
     /// The leading columns of the table. Lines with the same first column are a group of bars.

@@ -257,8 +257,8 @@ impl Matrix {
         }
     }
 
-    /// Lines that need more rounds: first those with an open class, then those with an unknown
-    /// ratio.
+    /// The lines that need more rounds. As long as the class of any line is open, lines with an open
+    /// class. After that, lines with an unknown ratio.
     fn open(&self) -> Vec<usize> {
         let open = |enough| -> Vec<usize> {
             (0..self.lines.len()).filter(|&at| !self.is_done(&self.lines[at], enough)).collect()

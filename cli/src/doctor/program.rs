@@ -19,7 +19,7 @@ const HOST: object::Architecture = if cfg!(target_arch = "aarch64") {
 } else {
     object::Architecture::X86_64
 };
-/// Larger files are not read.
+/// Files with more bytes are not read.
 const LARGEST: u64 = 1 << 30;
 
 /// The findings about a program and the libraries that it names.

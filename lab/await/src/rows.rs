@@ -399,7 +399,7 @@ pub fn measure(row: Row, plan: &Plan, workers: usize) -> Result<Measured> {
     }
 }
 
-/// A file's type says whether it is direct.
+/// glommio has two types of files: one for direct reads and one for buffered reads.
 async fn glommio_tasks(plan: &Plan) -> Result<Tasks> {
     use glommio::io::{BufferedFile, DmaFile};
     fn failed(error: glommio::GlommioError<()>) -> anyhow::Error {

@@ -11,8 +11,9 @@ use serde::Serialize;
 use strum::{EnumMessage, IntoStaticStr};
 use uringlet::{Builder, Context, EngineKind};
 
-/// A way to execute requests. The native ones are called as in fio, uringlet's have its name in
-/// front: `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of that name.
+/// A way to execute requests. Native engines have fio's names, and uringlet's engines begin with
+/// `uringlet:`. So `io_uring` is the kernel's ring, and `uringlet:io_uring` is uringlet's engine of
+/// that name.
 ///
 /// The comments are also the help on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumMessage, IntoStaticStr, Serialize)]

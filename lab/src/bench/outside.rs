@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
-/// A round is disturbed if the share of the CPU time that other processes and guests have used
-/// exceeds that of the median round by this much.
+/// Other processes and guests use a share of the CPU time. A round is disturbed if their share is
+/// above that of the median round by more than this.
 const BEYOND: f64 = 0.10;
 /// Shorter intervals are useless: the kernel counts in hundredths of a second.
 const SHORTEST: Duration = Duration::from_millis(200);
@@ -29,11 +29,12 @@ pub struct Look {
 /// The changes between two samples, as shares of the time of the CPUs that this process may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Outside {
-    /// Other processes and kernel threads.
+    /// The share that other processes and kernel threads used.
     pub others: f64,
-    /// The hypervisor has run another guest.
+    /// The share in which the hypervisor ran another guest.
     pub stolen: f64,
-    /// A share of the wall-clock time: a thread, perhaps of this process, was ready and had no CPU.
+    /// The share of the wall-clock time in which a ready thread had no CPU. The thread may be one of
+    /// this process.
     pub waiting: f64,
 }
 

@@ -14,9 +14,11 @@ use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The window of the write workload, which stays in the page cache, as in uringlet's standard job.
+/// Bytes of the file to which the write workload writes. They stay in the page cache, as in
+/// uringlet's standard job.
 const WRITE_WINDOW: u64 = 10 << 20;
-/// The window of the cached reads: larger than the CPU's caches, quick to read in.
+/// Bytes of the file that the cached reads use: more than the CPU's caches hold, and quick to read
+/// in.
 const CACHED_WINDOW: u64 = 128 << 20;
 /// A cold cell reads at most this many blocks, each once: enough for two million IOPS over half a
 /// second.

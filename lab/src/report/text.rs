@@ -65,9 +65,9 @@ fn folded(note: &str) -> String {
     lines.iter().enumerate().map(line).collect()
 }
 
-/// The maximum width of a table, if its columns can be split.
+/// The maximum width of a table in characters, if its columns can be split.
 const WIDEST: usize = 100;
-/// Longer texts in a table are folded.
+/// Texts in a table are folded if they have more characters than this.
 const LONGEST: usize = 60;
 
 impl Table {

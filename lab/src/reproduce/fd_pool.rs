@@ -26,7 +26,7 @@ use std::time::Duration;
 const DEPTH: usize = 74;
 /// Bytes per request, as published.
 const BLOCK: u64 = 16 << 10;
-/// The time that a run takes beside its measured seconds, on a quick disk.
+/// Seconds that a run takes beside its measured seconds, on a quick disk.
 const OVERHEAD: f64 = 0.1;
 
 const EXAMPLES: &str = include_str!("../../help/fd-pool-examples.txt");

@@ -120,7 +120,8 @@ impl Shown {
         }
     }
 
-    /// Whether the goal is reached. If some rounds reach it and others do not: within noise.
+    /// Whether the goal is reached, in words. A miss is within the rounds' spread if the best round
+    /// reaches the goal.
     pub fn verdict(&self) -> &'static str {
         let (Some(goal), Some(measured)) = (self.goal, self.measured) else { return "-" };
         let (lowest, highest) = self.spread.unwrap_or((measured, measured));

@@ -34,8 +34,8 @@ impl Cycles {
     /// Starts counting.
     ///
     /// # Errors
-    /// A text: the machine has no such counter (many virtual ones do not), or this user may not use
-    /// it.
+    /// A text: the machine has no such counter, or this user may not use the counter. Many virtual
+    /// machines have none.
     pub fn start(cpus: &CpuSet) -> Result<Self, String> {
         let open = |cpu: usize| {
             let size = size_of::<Attributes>() as u32;

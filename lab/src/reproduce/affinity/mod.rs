@@ -1,8 +1,8 @@
 //! The CPUs of submissions and completions matter on machines with many caches (Linux block layer,
 //! 2008).
 //!
-//! Three CPUs are placed independently: those of the application, of handing requests over, and of
-//! completing them. The counters of each row prove its placement.
+//! Three CPUs are placed independently: one runs the application, one hands requests over to the
+//! kernel, and one completes requests. The counters of each row prove its placement.
 
 mod cycles;
 mod filesystem;
@@ -39,7 +39,7 @@ const LARGE: (usize, u64) = (128, 256 << 10);
 /// For the measurement of small reads: requests in flight, bytes of each, and bytes of the range,
 /// as published.
 const SMALL: (usize, u64, u64) = (8, 4 << 10, 2 << 20);
-/// The time that a run takes beside its measured seconds.
+/// Seconds that a run takes beside its measured seconds.
 const OVERHEAD: f64 = 0.15;
 
 const EXAMPLES: &str = include_str!("../../../help/affinity-examples.txt");

@@ -179,7 +179,8 @@ impl Summary {
         ]
     }
 
-    /// Are all requests on the side that the placement says, and none on the other?
+    /// Do the counters prove a placement? All requests have to be local, or all remote, as the
+    /// placement says.
     fn proves(&self, (queue, completion): (bool, bool)) -> bool {
         let all = |local: bool| if local { (self.requests, 0) } else { (0, self.requests) };
         self.requests > 0

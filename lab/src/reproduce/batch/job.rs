@@ -112,8 +112,8 @@ impl Job<'_> {
         }
     }
 
-    /// The work of one thread: keeps its number of batches in flight, then takes as many
-    /// completions, of any thread.
+    /// The work of one thread: keeps its share of the requests in flight. It takes one completion
+    /// for each request that it submits. The completions may be those of other threads' requests.
     fn submit_and_take(&self, shared: &Shared<'_>) -> Submits {
         let records = self.size / RECORD;
         let most = depth(self.threads) / self.threads / AT_A_TIME * AT_A_TIME;

@@ -267,8 +267,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// Lookups that take 1, 2 and 3 ns in list, radix and table, and jobs that take as many ms as
-    /// the index of their way.
+    /// Lookups take 1 ns in the list, 2 ns in the radix tree and 3 ns in the table. A job takes as
+    /// many ms as the index of its way.
     fn cells() -> (Vec<LookupCell>, Vec<JobCell>) {
         let mut lookups = Vec::new();
         for contexts in [1, 512] {

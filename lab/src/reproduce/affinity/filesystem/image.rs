@@ -1,5 +1,5 @@
-//! An image that the kernel can mount: one file of FUSE (fuse(4)), whose reads, writes and fsyncs a
-//! context executes on a part of another file.
+//! An image that the kernel can mount: one file of FUSE (fuse(4)). A context executes its reads,
+//! writes and fsyncs on a part of another file.
 //!
 //! One thread takes requests from the kernel and submits them. They are answered where they
 //! complete: by the context's handler, on the CPU of its placement.

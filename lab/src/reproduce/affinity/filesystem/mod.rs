@@ -118,7 +118,7 @@ impl FileSystems {
         cells::measure(&mut self.rows, &groups, self.rounds, &bar, |row, _, _| {
             tar.clone().and_then(|tar| run(&row.builder, direct, &parts, tar))
         });
-        // If one step has failed, the reasons of the others are redundant.
+        // A placement of which any run has failed has no figures.
         let failed = self.rows.iter_mut().filter(|row| row.not_measured.is_some());
         failed.for_each(|row| row.runs.clear());
         bar.finish_and_clear();

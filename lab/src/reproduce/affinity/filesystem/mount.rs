@@ -42,7 +42,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// mount(2). `flags` are those of the later unmount.
+    /// Mounts by mount(2). `flags` are for the later unmount.
     ///
     /// # Errors
     /// A text that says which step failed, and why.

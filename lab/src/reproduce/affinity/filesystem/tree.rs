@@ -21,7 +21,7 @@ impl Shape {
 
 const FOLDERS: usize = 8;
 const FUNCTIONS: usize = 24;
-/// The size of each file that is no source.
+/// Bytes of each file that is no source.
 const OTHER: usize = 16 << 10;
 
 const MAKEFILE: &str = "\
