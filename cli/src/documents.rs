@@ -156,7 +156,7 @@ fn every_page_is_in_the_summary_and_every_picture_says_what_it_shows() {
     }
 }
 
-/// The names that begin with `URINGLET_`, and have this character before them if one is given.
+/// The names that begin with `URINGLET_`. With `behind`, only the names that follow this character.
 fn variables(text: &str, behind: Option<char>) -> BTreeSet<String> {
     let name_of = |(at, _): (usize, &str)| {
         let end = |c: char| !c.is_ascii_uppercase() && c != '_';

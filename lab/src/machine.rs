@@ -97,7 +97,7 @@ impl Storage {
         Ok(storage)
     }
 
-    /// Is it in memory? Then nothing can be cold, and nothing is direct.
+    /// Is the file in memory? Then nothing can be cold, and nothing is direct.
     pub fn is_memory(&self) -> bool {
         matches!(self.file_system.as_str(), "tmpfs" | "ramfs" | "hugetlbfs")
     }

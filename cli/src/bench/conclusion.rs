@@ -51,11 +51,11 @@ pub struct Words {
     pub heads: [&'static str; 2],
     /// Title of the bars.
     pub title: String,
-    /// The engine of the bars.
+    /// The engine of the bars, for the legend.
     pub key: String,
     /// What a group of bars is.
     pub category: &'static str,
-    /// What each bar is.
+    /// The noun for what a bar stands for: `job` or `line`.
     pub each: &'static str,
 }
 

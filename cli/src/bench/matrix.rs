@@ -131,7 +131,7 @@ impl Cell {
         if self.engine.is_synchronous() { 1 } else { self.depth }
     }
 
-    /// What uringlet executed with at the end of the last round.
+    /// What executed uringlet's requests at the end of the last round.
     pub fn executed_by(&self) -> Option<&str> {
         self.figures.last()?.executed_by.as_deref()
     }
@@ -257,8 +257,8 @@ impl Matrix {
         }
     }
 
-    /// The lines that need more rounds. As long as the class of any line is open, lines with an open
-    /// class. After that, lines with an unknown ratio.
+    /// The lines that need more rounds. If the class of any line is open, these are all lines with
+    /// an open class. Otherwise, these are all lines with an unknown ratio.
     fn open(&self) -> Vec<usize> {
         let open = |enough| -> Vec<usize> {
             (0..self.lines.len()).filter(|&at| !self.is_done(&self.lines[at], enough)).collect()
@@ -290,7 +290,7 @@ impl Matrix {
                 if goes_by_time && pass > 0 && now >= deadline {
                     return;
                 }
-                // A slow disk gets fewer rounds, so that each line has some.
+                // Each line gets the same share of the time that is left.
                 let share = deadline.saturating_duration_since(now) / (open.len() - turn) as u32;
                 let first = usize::from(pass == 0);
                 for round in 0..first + ROUNDS_PER_TURN {

@@ -34,7 +34,7 @@ impl Mapped {
 /// The suffix that proc(5) adds to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// The program that `uringlet run` has started, if the process is such a command.
+/// The program that a process has started, if the process is `uringlet run`.
 fn started_by(pid: u32) -> Option<u32> {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let mut words = command.split(|&byte| byte == 0);

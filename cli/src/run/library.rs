@@ -35,9 +35,9 @@ impl DropIn {
 /// Where the drop-ins of a command that carries none were built, or empty.
 const BUILT_IN: &str = env!("URINGLET_BUILT_IN");
 
-/// A drop-in beside the running executable or in its `deps/`, whichever is newer, or in
-/// `../lib/uringlet/`. Else the carried one, put where the loader finds it. A command that carries
-/// none has a last place: the folder where it was built.
+/// Finds a drop-in beside the running executable or in its `deps/`, whichever is newer, or in
+/// `../lib/uringlet/`. If none is there, puts the carried drop-in where the loader finds it. A
+/// command that carries none looks in the folder where it was built.
 ///
 /// # Errors
 /// The library does not exist (with a list of the places), or the loader cannot preload its path.

@@ -67,7 +67,7 @@ impl Watch {
         }
     }
 
-    /// Set-ups that were refused, each errno once.
+    /// A text with the number of refused set-ups, and each errno once.
     pub fn refusals(&self) -> Option<String> {
         let (count, errnos) = seen::refused(&self.region);
         let names = errnos.iter().map(|&errno| {

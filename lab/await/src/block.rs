@@ -1,6 +1,7 @@
 //! A buffer of one block, aligned as direct I/O needs it, for every runtime.
 //!
-//! The trait for a buffer in each runtime: the memory does not move while its owner does.
+//! Each runtime has a trait for its buffers. It demands that the memory stays where it is when the
+//! owner of the memory moves.
 
 use std::mem::MaybeUninit;
 

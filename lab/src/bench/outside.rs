@@ -33,8 +33,8 @@ pub struct Outside {
     pub others: f64,
     /// The share in which the hypervisor ran another guest.
     pub stolen: f64,
-    /// The share of the wall-clock time in which a ready thread had no CPU. The thread may be one of
-    /// this process.
+    /// The share of the wall-clock time in which some thread was ready and had no CPU. The thread
+    /// may belong to this process.
     pub waiting: f64,
 }
 

@@ -221,7 +221,7 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct Figure {
     pub title: String,
-    /// How to read it, in a sentence.
+    /// How to read the plot, in a sentence.
     pub about: String,
     pub plot: Plot,
     /// The main plot: as large as the page.
@@ -234,7 +234,7 @@ pub enum Plot {
     Bars(Bars),
 }
 
-/// Values over a number.
+/// A plot of lines: values over a number.
 #[derive(Clone, Debug)]
 pub struct Lines {
     pub x: Axis,
@@ -246,7 +246,7 @@ pub struct Lines {
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    /// Number of its colour, marker and dashes: the same for the same subject in all plots of a
+    /// The number of its colour, marker and dashes. A subject has the same number in all plots of a
     /// page.
     pub style: usize,
     pub points: Vec<Point>,
@@ -267,7 +267,7 @@ impl Point {
     }
 }
 
-/// Values of named things.
+/// A plot of bars: values of named things.
 #[derive(Clone, Debug)]
 pub struct Bars {
     pub value: Axis,
@@ -307,10 +307,10 @@ pub struct Group {
 #[derive(Clone, Debug, Default)]
 pub struct Bar {
     pub label: String,
-    /// The parts, one after the other: the number of the key, and the length. Empty if it was not
-    /// measured.
+    /// The parts, one after the other: the number of the key, and the length. Empty if the value
+    /// was not measured.
     pub parts: Vec<(usize, f64)>,
-    /// Lowest and highest of the rounds.
+    /// The lowest and the highest value of a round.
     pub spread: Option<(f64, f64)>,
     pub tone: Tone,
 }

@@ -32,7 +32,7 @@ impl Record {
         records
     }
 
-    /// Is it a round, and not something that was not measured?
+    /// Does the line have figures? Otherwise it has a reason why there are none.
     pub fn has_figures(&self) -> bool {
         !self.get("round").is_empty()
     }

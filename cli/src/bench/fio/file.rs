@@ -105,7 +105,7 @@ fn expand(text: &str) -> String {
 /// A job file that was read.
 pub struct JobFile {
     lines: Vec<Line>,
-    /// The jobs of these names only, or all.
+    /// The names of the jobs to run. If there are none, all jobs are run.
     chosen: Vec<String>,
 }
 

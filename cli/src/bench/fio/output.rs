@@ -108,7 +108,7 @@ impl Figure {
         let mut bins: BTreeMap<u64, u64> = BTreeMap::new();
         for entry in clones {
             let number = |name: &str| entry[name].as_f64().unwrap_or_default();
-            // Percent of milliseconds.
+            // The CPU use is in percent, and the runtime in milliseconds.
             cpu_us += (number("usr_cpu") + number("sys_cpu")) * number("job_runtime") * 10.0;
             figure.errors += entry["total_err"].as_u64().unwrap_or_default();
             for side in ["read", "write", "trim"].map(|side| &entry[side]) {

@@ -34,10 +34,10 @@ use std::time::Duration;
 use uringlet::affinity::{Affinity, CpuSet, Device, Topology};
 use uringlet::{Builder, Context};
 
-/// Requests in flight in the matrix, and bytes of each, as published.
+/// For the matrix: requests in flight, and bytes of each request, as published.
 const LARGE: (usize, u64) = (128, 256 << 10);
-/// For the measurement of small reads: requests in flight, bytes of each, and bytes of the range,
-/// as published.
+/// For the measurement of small reads: requests in flight, bytes of each request, and bytes of the
+/// range of the file, as published.
 const SMALL: (usize, u64, u64) = (8, 4 << 10, 2 << 20);
 /// Seconds that a run takes beside its measured seconds.
 const OVERHEAD: f64 = 0.15;

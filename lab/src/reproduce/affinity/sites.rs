@@ -78,7 +78,7 @@ pub fn placements(cells: &[CpuSet], interrupt: usize) -> Vec<Placed> {
 
 fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
     let near = cells.iter().position(|cell| cell.contains(interrupt))?;
-    // A neighbour if there is one, so that the application has a CPU to itself.
+    // A CPU of the cell other than the interrupt's, so that the application has a CPU to itself.
     let beside = |cell: &CpuSet| cell.iter().find(|&cpu| cpu != interrupt).or(cell.first());
     let others: Vec<usize> = (0..cells.len()).filter(|&at| at != near).collect();
     let home = if letters.application == Site::I { near } else { *others.first()? };

@@ -31,11 +31,13 @@ pub struct Figure {
     pub steps_per_request: f64,
     /// Calls of the engine, each of which announces its requests with some more contended steps.
     pub hand_overs_per_request: f64,
-    /// The median call, divided by its requests: without the time in which the thread had no CPU.
+    /// The time of the median call, divided by its requests. The median leaves out calls during
+    /// which the thread had no CPU.
     pub submit_ns_per_request: f64,
-    /// All calls, divided by all requests.
+    /// The time of all calls, divided by all requests.
     pub submit_ns_per_request_mean: f64,
-    /// The median call, multiplied by the number of calls, as a share of the time of all CPUs.
+    /// The time of the median call multiplied by the number of calls, as a share of the time of all
+    /// CPUs.
     pub submit_share: f64,
     /// CPU time of the process, as a share of the time of all CPUs.
     pub cpu_share: f64,
