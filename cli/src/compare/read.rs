@@ -177,7 +177,7 @@ fn make_printable(value: &mut Value) {
 
 /// The identity of a cell: all that was not measured.
 fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
-    // `application` is a number of a CPU, and no part of the identity: `what` names the placement.
+    // `application` is the number of a CPU. It is no part of the identity: `what` names the place.
     let is_identity = |name: &str| {
         let others =
             ["not_measured", "is_baseline", "requests", "accepted", "application", "group"];
