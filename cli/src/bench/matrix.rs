@@ -57,7 +57,7 @@ impl Settings {
     }
 
     /// How requests of a workload are handed over. At a depth of 1, all in a call is the same as
-    /// one in a call. Event loops are for direct requests: what the page cache serves does not wait.
+    /// one in a call. Event loops are for direct requests: reads from the page cache do not wait.
     fn manners(&self, workload: Workload, depth: usize) -> Vec<Manner> {
         let direct = matches!(workload, Workload::DirectRead | Workload::DirectWrite);
         let mut manners = match (&self.submit[..], direct) {
