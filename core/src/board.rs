@@ -225,7 +225,7 @@ impl Board {
         !self.closed.load(Ordering::Relaxed) && self.is_of_this_process()
     }
 
-    /// Made by this process, not by the parent of a fork.
+    /// Did this process make the context, and not the parent of a fork?
     #[inline]
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.generation == process::generation()
@@ -289,7 +289,7 @@ impl Board {
         &self.slots[index as usize]
     }
 
-    /// Does a wait for `min` completions need every request that is neither completed nor reaped?
+    /// Are at most `min` slots held? Then a wait for `min` completions needs every request.
     pub(crate) fn must_wait_for_all(&self, min: u32) -> bool {
         !self.free.held_more_than(min as usize)
     }
@@ -511,7 +511,7 @@ impl Board {
     }
 
     /// Is an earlier transfer on the same descriptor and direction neither done nor on the poller's
-    /// list? Its descriptor was not yet known to be a stream.
+    /// list? At its submit, the descriptor was not yet known to be a stream.
     pub(crate) fn has_strays_before(&self, index: u32) -> bool {
         if self.free.held() <= self.polled.load(Ordering::Relaxed) {
             // All requests are on the list, which the caller has locked.

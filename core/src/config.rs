@@ -152,9 +152,9 @@ impl Builder {
     }
 
     /// Workers that may execute requests of this context at a time: 1 to 64. The default is 64, the
-    /// limit of the process. A context may hold three times as many workers as are idle. The same
-    /// limit holds for workers that execute requests that may wait without end. A worker that has
-    /// waited for a millisecond or two does not count.
+    /// limit of the process. A context may use three times as many workers as are left of that
+    /// limit. The same limit holds for workers that execute requests that may wait without end. A
+    /// worker that has waited for a millisecond or two does not count.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;
@@ -220,7 +220,7 @@ impl Builder {
         self
     }
 
-    /// All three settings at once.
+    /// Sets `queue_affinity`, `completion_affinity` and `rq_affinity` at once.
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
@@ -254,8 +254,8 @@ impl Builder {
     }
 
     /// Asks the kernel for room for this many requests (with `auto`, `linux_aio` and `io_uring`),
-    /// and hands over no more than it grants. For front ends with more entries than that, because
-    /// Linux AIO's are scarce on some hosts.
+    /// and hands over no more requests than the kernel grants. For front ends with more entries:
+    /// some hosts have few places for Linux AIO.
     #[must_use]
     pub fn kernel_room(mut self, requests: u32) -> Self {
         self.kernel_room = requests.max(1);
@@ -290,8 +290,8 @@ impl Builder {
 
 #[cfg(feature = "faulty")]
 /// The faults that are injected into requests, each with a probability in thousandths. The same
-/// seed and the same submits give the same faults. When a delayed request continues depends on
-/// time.
+/// seed and the same submits give the same faults. The moment at which a delayed request continues
+/// depends on the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
     /// The seed of the random numbers: the same seed repeats a run.

@@ -186,9 +186,9 @@ impl Context {
 
     /// Has an eventfd(2) counted up after each completion that can be reaped, for loops that wait
     /// with epoll(7). `None` ends it. The setting applies to entries that are pushed from now on.
-    /// The context keeps a duplicate of the descriptor until another one is set and these
-    /// completions were reaped, or until the context ends. Whether it blocks (`O_NONBLOCK`) is
-    /// looked at once, so the program leaves that as it is.
+    /// The context keeps a duplicate of the descriptor. It is closed with the context, or by a
+    /// later call that finds no entry pushed and every request reaped. The engine checks once
+    /// whether the descriptor blocks (`O_NONBLOCK`), so the program must not change that flag.
     ///
     /// ```compile_fail,E0308
     /// let mut context = uringlet::Context::new(1)?;
@@ -305,7 +305,8 @@ impl Context {
         }
     }
 
-    /// Entries that a submit would accept now: at least the free slots.
+    /// The maximum number of entries that a submit may accept now. The free slots are counted only
+    /// if `wait` has taken completions.
     #[inline]
     fn room(&self) -> usize {
         if self.taken.is_empty() { self.entries() } else { self.room_beside_taken() }
@@ -412,8 +413,8 @@ impl Context {
     /// `-ECANCELED`.
     ///
     /// # Errors
-    /// `EALREADY` if the request is being executed: it completes as usual. `ENOENT` if no request
-    /// has this value.
+    /// `EALREADY` if the request is being executed: it completes with its own result. `ENOENT` if
+    /// no request has this value.
     pub fn cancel(&self, user_data: u64) -> io::Result<()> {
         self.canceller().cancel(user_data)
     }

@@ -30,8 +30,9 @@ pub(crate) fn some_end() {
     ENDED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The kernel's last answer about a descriptor, for each thread. An event loop asks once in a turn,
-/// for each batch of requests, and for each [`TICK`]. Other threads ask each time.
+/// The kernel's last answer about a descriptor, for each thread. A thread that runs an event loop
+/// uses an answer [`BATCH`] times at most, in the same turn, and for one [`TICK`]. Other threads
+/// ask each time.
 #[derive(Debug)]
 pub(crate) struct InTurn<T: Copy>(Cell<Option<SaidInTurn<T>>>);
 
@@ -110,7 +111,8 @@ impl<T: Copy> InTurn<T> {
     }
 }
 
-/// lseek(2) would tell, but it waits for a read(2) of the same file.
+/// Does the descriptor have offsets? lseek(2) would tell, but waits while another thread reads the
+/// same file.
 fn has_offsets(fd: RawFd, file_type: u32) -> bool {
     match file_type {
         libc::S_IFREG | libc::S_IFBLK | libc::S_IFDIR => true,
@@ -447,7 +449,8 @@ mod tests {
         };
         let facts = || Facts::noted(NUMBER).unwrap();
         becomes(NUMBER, libc::O_DIRECT, 0);
-        // Direct or not makes no difference here.
+        // The first file is direct only where the file system allows that. The test holds in both
+        // cases.
         quick(true, 100);
         assert!(!facts().is_direct() && !facts().sleeps(true));
         becomes(NUMBER, libc::O_APPEND, 0);

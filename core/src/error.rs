@@ -27,7 +27,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl From<ConfigError> for io::Error {
-    /// An error with the kind of this errno, and with this error inside.
+    /// An error of the kind of [`ConfigError::errno`], with the [`ConfigError`] inside.
     fn from(error: ConfigError) -> Self {
         Self::new(Self::from_raw_os_error(error.errno).kind(), error)
     }

@@ -2,7 +2,7 @@
 //! that does not fit would wait for a reader.
 //!
 //! The kernel's own signal can set the counter to its maximum, 2^64 - 1, which poll(2) reports as
-//! POLLERR. A write can set it to the value before that.
+//! POLLERR. A write(2) can set it to 2^64 - 2 at most.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

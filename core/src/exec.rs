@@ -19,7 +19,8 @@ pub(crate) fn kind(sqe: &Sqe) -> Kind {
     if unused | u64::from(unregistered) | u64::from(sqe.file_index as u32) != 0 {
         return Kind::Invalid;
     }
-    // This is not in one `match` with the others: that would be a jump through a table.
+    // Reads and writes have a `match` of their own. One `match` for all operations would be a jump
+    // through a table.
     match sqe.opcode {
         opcode::READ => Kind::Read,
         opcode::WRITE => Kind::Write,
@@ -215,7 +216,7 @@ pub(crate) unsafe fn write(sqe: &Sqe) -> i32 {
     unsafe { positional(sqe, true, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) }
 }
 
-/// Writes a vector at an offset, which the kernel reads where the program has it.
+/// Writes a vector at an offset. The vector is not copied: the kernel reads the program's memory.
 ///
 /// # Safety
 /// As for [`execute`]; it is a write at an offset, without flags.
@@ -228,7 +229,7 @@ pub(crate) unsafe fn write_vector(sqe: &Sqe) -> i32 {
 /// The result of a read that must not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
-    /// The read is complete, or the file ends there.
+    /// The read is complete, or the file ends after it.
     Done(i32),
     /// A part was not in memory.
     WouldWait,

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::Mapping;
 
-/// Bytes of the reserve, and of its largest allocation. Code that can do without memory
-/// (`try_reserve`) asks for more.
+/// Bytes of the reserve, and of the largest allocation in it. Code that needs a larger allocation
+/// asks with `try_reserve`, and copes with a failure.
 const SIZE: usize = 128 * 1024;
 const PIECE: usize = 4096;
-/// From this size on the C library maps memory, too.
+/// Allocations of this many bytes or more get a mapping, as in the C library.
 const LARGE: usize = 128 * 1024;
 
 fn is_large(layout: Layout) -> bool {
@@ -148,7 +148,7 @@ unsafe impl GlobalAlloc for Reserve {
     }
 }
 
-/// The memory of a context with this many slots, at most, in bytes, without a queue of entries.
+/// The maximum memory in bytes of a context with this many slots, without a queue of entries.
 pub const fn context_bytes(slots: usize) -> usize {
     512 * 1024 + slots * 640
 }

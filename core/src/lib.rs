@@ -51,8 +51,8 @@ mod sqe;
 mod sync;
 mod sys;
 
-// A loom build contains the modelled protocols only. One attribute each: a macro around them would
-// hide the files from rustfmt.
+// A loom build contains the modelled protocols only. Each module has its own attribute: a macro
+// around the modules would hide their files from rustfmt.
 #[cfg(not(loom))]
 pub mod affinity;
 #[cfg(not(loom))]

@@ -24,8 +24,8 @@ impl Board {
     /// Ends a request because the context is being destroyed.
     ///
     /// A strict context executes requests that have not started. Requests that may wait without end
-    /// (polls, pipes, sockets) are cancelled. So io_destroy(2) finds buffered requests executed and
-    /// direct ones begun.
+    /// (polls, pipes, sockets) are cancelled. In the kernel, io_submit(2) has executed buffered
+    /// requests and begun direct ones, so io_destroy(2) cancels neither.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
             self.end_started(request);

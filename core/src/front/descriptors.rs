@@ -17,8 +17,8 @@ use crate::{own, process, sys};
 /// What a drop-in does before descriptors in this range are closed.
 pub type Before = fn(&RangeInclusive<c_int>, Ends);
 
-/// What a drop-in does when a descriptor got another number, too; a negative number if the call
-/// failed.
+/// What a drop-in does after a call that duplicates a descriptor. The arguments are the descriptor
+/// and its duplicate, which is negative if the call failed.
 pub type Duplicated = fn(c_int, c_int);
 
 /// A drop-in that needs nothing here passes this function.
@@ -164,7 +164,8 @@ pub unsafe fn dup3(
 pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Before) -> c_int {
     type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
     let unshares = flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 && process::can_part();
-    // If the table is left to the engine's threads, nothing in it is closed.
+    // With `CLOSE_RANGE_UNSHARE` the thread leaves its table to the engine's threads: nothing in
+    // that table is closed.
     let closes = first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && !unshares;
     let next = enter(|| {
         if closes {

@@ -35,7 +35,7 @@ const WARNING: &str = "uringlet: warning: no data is read or written, because UR
 pub enum Trap {
     /// Calls by instructions are never caught.
     Never,
-    /// Calls in code that contains such instructions are caught. The code may be patched, so that
+    /// Calls in code that contains calls of io_uring are caught. The code may be patched, so that
     /// the calls come without a signal.
     Auto,
     /// As `Auto`, but no code is patched.
@@ -52,7 +52,7 @@ struct Told {
     /// The memory of `uringlet run`. It is mapped when a drop-in is loaded, since the program may
     /// become another user, change its root folder, or close every descriptor.
     seen: Option<Region>,
-    /// Contexts count there, too.
+    /// Contexts count in `seen`, too.
     counts_there: bool,
     /// `None`: the value is invalid.
     trap: Option<Trap>,
@@ -66,14 +66,15 @@ pub extern "C" fn read() {
     seen(Seen::Loaded);
 }
 
-/// Tells `uringlet run`, if it has started the program.
+/// Tells `uringlet run` what has happened, if it has started the program.
 fn seen(what: Seen) {
     if let Some(region) = &told().seen {
         seen::note(region, what);
     }
 }
 
-/// Tells `uringlet run` of a set-up that was made, or refused for this errno, negative or not.
+/// Tells `uringlet run` of a set-up that was made, or refused for this errno. The sign of the errno
+/// does not matter.
 pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
     seen(match &result {
         Ok(_) => Seen::Made,

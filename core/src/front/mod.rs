@@ -42,9 +42,9 @@ use crate::router::facts::{Facts, FileKind, Fresh};
 use crate::sqe::Sqe;
 use crate::{eventfd, exec, own, process, sys, threads};
 
-/// What is remembered of a descriptor number, which may stand for another file now: hints. If the
-/// hints say that a request is a usual one, the call that executes it gives the answer. Any other
-/// answer needs a [`Descriptor`].
+/// What is remembered of a descriptor number, which may stand for another file now: hints. Hints
+/// are enough to accept a usual request, because the call that executes the request reports any
+/// error. Any other answer needs a [`Descriptor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints(Facts);
 
@@ -151,7 +151,7 @@ pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
 pub struct OwnDescriptor(std::sync::Arc<own::Copied>);
 
 impl OwnDescriptor {
-    /// Is it the last clone? With it, the descriptor is closed.
+    /// Is this the last clone? Then dropping it closes the descriptor.
     pub fn is_only(&self) -> bool {
         std::sync::Arc::strong_count(&self.0) == 1
     }
@@ -221,7 +221,8 @@ fn ask_eventfd(fd: i32, was_one: bool) -> Result<(), i32> {
     if stat.kind == 0 && (was_one || sys::is_eventfd(fd)) { Ok(()) } else { Err(NO_EVENTFD) }
 }
 
-/// The calling thread is about to sleep, in the turn of its loop that has just begun.
+/// The calling thread is about to sleep, in a new turn of its loop. Asks again now about the
+/// eventfd of the last turn.
 pub(crate) fn ask_ahead() {
     LAST_EVENTFD.with(|last| last.ask_ahead(|fd| ask_eventfd(fd, true)));
 }
@@ -287,7 +288,8 @@ pub fn timespec(time: Duration) -> libc::timespec {
     sys::timespec(time)
 }
 
-/// Has a pending signal handled that this mask does not block, if there is one. One system call.
+/// Runs the handler of a pending signal that this mask does not block. True if there was such a
+/// signal. One system call.
 pub fn interrupted_under(mask: u64) -> bool {
     sys::ppoll(&mut [], Some(Duration::ZERO), Some(&mask)) == -libc::EINTR as isize
 }

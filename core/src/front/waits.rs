@@ -47,7 +47,8 @@ pub extern "C" fn find_next() {
     loops::see();
 }
 
-/// The maximum number of descriptors of one call that is served: the array has no more room.
+/// The maximum number of descriptors of a call that is served. The array on the stack has no more
+/// room.
 const SET_MAX: usize = 128;
 
 /// Calls in a row that found nothing although a descriptor was readable. After this many, the
@@ -82,7 +83,8 @@ pub trait Hooks {
     /// The call has ended.
     fn end(watch: Self::Watch);
 
-    /// Is this descriptor readable now? The kernel has just said that it is not. `false`: unknown.
+    /// Does the drop-in know that this descriptor is readable by now? The kernel's last answer was
+    /// no.
     fn is_readable(_fd: RawFd) -> bool {
         false
     }
@@ -198,7 +200,7 @@ impl Served {
         (count as usize).div_ceil(64)
     }
 
-    /// Writes the descriptors that the thread is to sleep for to `sleep`. Returns their number.
+    /// Writes the descriptors for which the thread will sleep to `sleep`. Returns their number.
     /// `None`: the call is unusual or malformed.
     ///
     /// # Safety

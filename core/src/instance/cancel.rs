@@ -29,7 +29,8 @@ pub struct Canceled {
 impl Instance {
     /// Cancels one request with this [`Sqe::user_data`](crate::Sqe::user_data) that has not
     /// started: it completes with `-ECANCELED`. `Err`: `-EALREADY` if the request is being
-    /// executed, `-ENOENT` if there is none.
+    /// executed, `-ENOENT` if there is none, `-EINVAL` if the context is destroyed or belongs to
+    /// another process.
     pub fn cancel(&self, user_data: u64) -> Result<(), i32> {
         if !self.is_usable() {
             return Err(-libc::EINVAL);
@@ -95,8 +96,7 @@ impl Instance {
         found
     }
 
-    /// The requests on a descriptor that were submitted and have not ended, as far as this thread
-    /// sees.
+    /// The requests on a descriptor that this thread sees as submitted and not ended.
     pub fn in_flight_on(&self, fd: i32) -> Vec<InFlight> {
         let mut found = Vec::new();
         self.board.free_slots().each_held(|index| {
@@ -126,9 +126,9 @@ impl Instance {
                     self.board.post_canceled(index);
                     return Cancel::Done;
                 }
-                // A thread has just taken the request off its list, and tries it.
+                // A thread has just taken the request off the list, and tries it.
                 Cancel::Polling | Cancel::Started if self.outlasts_try(index, key) => {}
-                // The poller may also have tried it between the two checks: then the request waits
+                // The poller may have tried the request between the two checks. Then it waits
                 // again.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
                 // aio_cancel(3): the first request of a stream counts as being executed.

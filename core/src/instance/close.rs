@@ -17,8 +17,8 @@ use crate::sys;
 impl Instance {
     /// The program is about to close `fd`. Executes the requests on it that have not started, and
     /// waits for the started ones. So no request finds its descriptor closed, or another file under
-    /// its number. Requests in the poller stay there, with the file, and so does an eventfd that
-    /// requests will count up.
+    /// its number. Requests in the poller get a duplicate of the descriptor. An eventfd that
+    /// requests will count up is duplicated, too.
     pub fn before_close(&self, fd: i32) {
         self.before_close_range(&(fd..=fd), true);
     }
@@ -58,7 +58,8 @@ impl Instance {
             }
             if !without_taker(|taker| self.help(&all, taker)) {
                 // Other threads execute these requests. Nobody can see whether a system call has
-                // begun, and so holds the file. After this time it has begun, and may never end.
+                // begun, and so holds the file. After [`BEGUN`] the call counts as begun, and may
+                // never end.
                 if since.get_or_insert_with(Instant::now).elapsed() > BEGUN {
                     return;
                 }
@@ -73,8 +74,8 @@ impl Instance {
     /// woken, and return.
     ///
     /// A strict context executes requests that have not started. Requests that may wait without end
-    /// (polls, pipes, sockets) are cancelled. So io_destroy(2) finds buffered requests executed and
-    /// direct ones begun.
+    /// (polls, pipes, sockets) are cancelled. In the kernel, io_submit(2) has executed buffered
+    /// requests and begun direct ones, so io_destroy(2) cancels neither.
     pub fn close(&self) {
         if !self.board.close() || !self.is_of_this_process() {
             return;

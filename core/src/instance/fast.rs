@@ -117,8 +117,8 @@ impl Instance {
         true
     }
 
-    /// Does the submitter of a plain transfer hand it over to the kernel? Decided by what is
-    /// remembered: if it turns out not to be possible, the transfer is pushed.
+    /// Does the submitter of a plain transfer hand it over to the kernel? The answer is a hint,
+    /// from what is remembered. If the hand-over is not possible, the transfer is pushed.
     #[inline]
     pub fn hands_over_single(&self, entry: &Entry, write: bool) -> bool {
         let kernel = &self.lanes.kernel;
@@ -132,8 +132,8 @@ impl Instance {
     }
 
     /// Hands a transfer over to the kernel right from its submitter, for a program that does not
-    /// come to wait. If it `copies` the vector, the kernel reads the vector first. False: the
-    /// transfer has to be pushed.
+    /// come to wait. `copies`: the kernel reads the vector in the program's memory, and the engine
+    /// copies it only afterwards. False: the transfer has to be pushed.
     ///
     /// # Safety
     /// As for [`Instance::submit_single`](Instance::submit_single), of a filled slot.
@@ -176,10 +176,11 @@ impl Instance {
         })
     }
 
-    /// Executes the read or the write of an entry now, as io_uring does at issue. `None`: it has to
-    /// be submitted, because it has to wait, or is no plain one of at most [`TRIED_MAX`] bytes or
-    /// [`TRIED_PARTS`] buffers. A vector need not be readable. A write is executed as by a poll. It
-    /// must have nothing in front of it, and nothing may wait for the calling thread.
+    /// Executes the read or the write of an entry now, as io_uring does at issue. `None`: the entry
+    /// has to be submitted. It has to wait, or is no plain transfer of at most [`TRIED_MAX`] bytes
+    /// or [`TRIED_PARTS`] buffers. A vector need not be readable. A write may wait for its file all
+    /// the same, so nothing may depend on the calling thread. No earlier request may be in front of
+    /// a write.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`]; buffers belong to the transfer during the call.
@@ -212,8 +213,8 @@ impl Instance {
 
     /// Executes the request in the mailbox, if it is a plain transfer and nothing has completed
     /// before it. `take` gets its completion: `data`, `obj` and `res` of an [`IoEvent`]. False:
-    /// call [`Instance::wait`] instead. errno and process are as for [`Instance::submit_fast`].
-    /// `bounded`: the caller has a deadline.
+    /// call [`Instance::wait`] instead. errno is preserved. The caller is in the process that made
+    /// the context. `bounded`: the caller has a deadline.
     #[inline(always)]
     pub fn wait_fast(&self, bounded: bool, take: impl FnOnce(u64, u64, i64)) -> bool {
         if !self.fast || self.board.seems_closed() || self.board.completions().available() != 0 {
@@ -303,7 +304,7 @@ mod tests {
         file
     }
 
-    /// What was learned about the number is about a file of another test.
+    /// Looks the number up again: what was learned about it is about a file of another test.
     fn look_up(fd: i32) {
         Facts::forget(&(fd..=fd));
         descriptor::fresh(fd).unwrap();
@@ -325,7 +326,7 @@ mod tests {
         unsafe { instance.submit_fast(&transfer) }
     }
 
-    /// Waits on the fast path: `user_data` and result.
+    /// Waits on the fast path, and returns `user_data` and the result.
     fn ends(instance: &Arc<Instance>) -> Option<(u64, i64)> {
         let mut ended = None;
         let taken =
@@ -334,7 +335,7 @@ mod tests {
         ended
     }
 
-    /// Waits on the general path: the results, by `user_data`.
+    /// Waits on the general path, and returns the results, sorted by `user_data`.
     fn all(instance: &Arc<Instance>, count: u32) -> Vec<(u64, i64)> {
         without_taker(|taker| instance.wait(count, count, None, None, taker));
         let mut all = Vec::new();

@@ -90,8 +90,8 @@ impl Instance {
         }
     }
 
-    /// Handles a poll that comes while another CPU executes requests that do not sleep: it counts
-    /// as if this thread had executed them.
+    /// Handles a poll by a thread that must not execute requests. While another CPU executes
+    /// requests that do not sleep, the poll waits for their completions, for a short time.
     fn look_on(&self, help: &Help) -> bool {
         let begin = sys::ticks();
         let inline = &self.lanes.inline;
@@ -141,8 +141,8 @@ impl Instance {
         }
     }
 
-    /// A worker executes beside this thread, which takes some of its reads, and looks for its
-    /// completions for a while. False: there were neither reads nor completions.
+    /// A worker executes beside this thread. The thread takes some of the worker's reads, and looks
+    /// for completions for a while. False: there were neither reads nor completions.
     fn help_beside(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, .. } = self;
         let (mut begin, before) = (sys::ticks(), taker.taken());
@@ -210,8 +210,8 @@ impl Instance {
                     available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
                 });
                 if help.min == 0 && !lanes.pool.is_empty() {
-                    // Requests that were passed on there are left to a waiter, and a poll is no
-                    // waiter.
+                    // Requests that were passed on to the pool lane are left to a waiter, and a
+                    // poll is no waiter.
                     self.call(Call::Worker);
                 }
                 return true;

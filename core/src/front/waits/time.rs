@@ -16,7 +16,7 @@ pub(super) enum Time {
     Val(usize),
 }
 
-/// The program's call refuses its arguments.
+/// A time that the program's call refuses.
 pub(super) struct WrongTime;
 
 impl Time {
