@@ -254,8 +254,8 @@ impl Builder {
     }
 
     /// Asks the kernel for room for this many requests (with `auto`, `linux_aio` and `io_uring`),
-    /// and hands over no more requests than the kernel grants. For front ends with more entries:
-    /// some hosts have few places for Linux AIO.
+    /// and hands over no more requests than the kernel grants. This is for front ends with more
+    /// entries, because some hosts have few places for Linux AIO.
     #[must_use]
     pub fn kernel_room(mut self, requests: u32) -> Self {
         self.kernel_room = requests.max(1);

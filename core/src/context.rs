@@ -186,9 +186,9 @@ impl Context {
 
     /// Has an eventfd(2) counted up after each completion that can be reaped, for loops that wait
     /// with epoll(7). `None` ends it. The setting applies to entries that are pushed from now on.
-    /// The context keeps a duplicate of the descriptor. It is closed with the context, or by a
-    /// later call that finds no entry pushed and every request reaped. The engine checks once
-    /// whether the descriptor blocks (`O_NONBLOCK`), so the program must not change that flag.
+    /// The context keeps a duplicate of the descriptor. The duplicate is closed with the context,
+    /// or by a later call that finds no entry pushed and every request reaped. The engine checks
+    /// once whether the descriptor blocks (`O_NONBLOCK`), so the program must not change that flag.
     ///
     /// ```compile_fail,E0308
     /// let mut context = uringlet::Context::new(1)?;

@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 use crate::sys::Mapping;
 
-/// Arrays from this size on get pages of their own, which the kernel zeroes when they are touched.
+/// Arrays of this many bytes or more get pages of their own, which the kernel zeroes when they are
+/// touched.
 const MAPPED_FROM: usize = 2048;
 
 /// A type whose array can be made of zero bytes.

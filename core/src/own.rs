@@ -1,8 +1,9 @@
 //! The numbers of the engine's own descriptors. A front end that sees a program close every number
 //! leaves them out.
 //!
-//! One bit per number, on pages that the kernel zeroes in the child of a fork: a child may close
-//! what it inherits. Where the kernel has no such pages (before 4.14), nothing is noted.
+//! There is one bit for each number, on pages that the kernel zeroes in the child of a fork: a
+//! child may close what it inherits. Where the kernel has no such pages (before 4.14), nothing is
+//! noted.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -150,7 +151,7 @@ pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
 pub(crate) struct Copied(RawFd);
 
 impl Copied {
-    /// `None` if no descriptor is free.
+    /// A duplicate of this descriptor. `None` if no descriptor is free.
     pub(crate) fn of(fd: RawFd) -> Option<Arc<Self>> {
         copy(fd).map(|copy| Arc::new(Self(copy)))
     }
@@ -197,8 +198,8 @@ impl Copies {
 /// Closes a duplicate of a descriptor of the program's, without waiting for a server.
 pub(crate) fn close_copy(fd: RawFd) {
     Facts::forget(&(fd..=fd));
-    // A file without a type is the kernel's own, such as an eventfd. Of others, close(2) may wait
-    // for servers, terminals or peers.
+    // A file without a type is the kernel's own, such as an eventfd. close(2) of any other file may
+    // wait for a server, a terminal or a peer.
     let may_wait = sys::stat(fd).is_ok_and(|stat| stat.kind != 0);
     let elsewhere = ELSEWHERE.get().filter(|_| may_wait);
     if !elsewhere.is_some_and(|close| close(fd)) {

@@ -99,8 +99,10 @@ impl Witness {
         sys::file_identity(self.copy.fd()) == Ok(self.identity)
     }
 
+    /// Makes a witness.
+    ///
     /// # Errors
-    /// Makes the state. Fails if no descriptor is free.
+    /// No descriptor is free.
     fn make() -> Result<Self, ()> {
         // A pipe: no other file has its identity, and no sandbox refuses it.
         let [reader, writer] = sys::pipe().map_err(drop)?;
@@ -112,9 +114,9 @@ impl Witness {
     }
 }
 
-/// Would a descriptor table of its own separate the calling thread from others? A single thread
-/// takes the table along, for threads that it starts later. Asks the kernel; if the kernel does not
-/// tell, others are assumed.
+/// Would a descriptor table of its own separate the calling thread from others? Threads that a
+/// single thread starts later share its table, so nothing is separated. Asks the kernel; if the
+/// kernel does not tell, others are assumed.
 pub(crate) fn can_part() -> bool {
     !has_parted() && sys::threads() != Some(1)
 }

@@ -23,7 +23,7 @@ pub(crate) struct CopiedIn {
     pub(crate) path2: Vec<u8>,
 }
 
-/// `struct iovec`, as plain numbers.
+/// `struct iovec` (readv(2)).
 pub(crate) type Iovec = libc::iovec;
 
 /// How an operation treats its descriptor.

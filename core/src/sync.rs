@@ -56,7 +56,7 @@ pub(crate) fn fence_behind_exchange() {
 pub(crate) fn this_thread() -> usize {
     #[cfg(loom)]
     {
-        // All threads of a model count as one.
+        // In a model, each call gives another number, so no thread finds a sleep of its own.
         static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(2);
         NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }

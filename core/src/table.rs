@@ -2,9 +2,8 @@
 //!
 //! A handle is an address inside one reserved range of address space. The low bits of its page
 //! number are the index of its entry, which is valid only if it points back at the handle. Any
-//! other address is refused before it is dereferenced. (Idea: Linux AIO, 2013, an id in the
-//! context's ring header. Here the id is in the address, which a forged handle cannot make us
-//! read.)
+//! other address is refused before it is dereferenced. (Linux AIO keeps an id in the context's ring
+//! header. Here the id is in the address: a forged handle makes the engine read nothing.)
 #![allow(unsafe_code)]
 
 mod entry;
@@ -222,8 +221,8 @@ impl<T: Send + Sync> Table<T> {
     /// The value of a handle. `None`: there is none, or it was removed.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        // The other case is not a function of its own: its result would go through memory, and this
-        // one's, too.
+        // The two cases differ in the pin only. A function that made the value in one of them would
+        // pass the result through memory in both.
         let pin = match hazard::free() {
             Some(word) => Pin::word(word, handle),
             None => self.count(handle),
@@ -239,7 +238,8 @@ impl<T: Send + Sync> Table<T> {
         self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
     }
 
-    /// For a thread that uses a value already, is ending, or must not allocate.
+    /// A pin in the entry's count, for a thread that uses a value already, is ending, or must not
+    /// allocate.
     #[cold]
     fn count(&self, handle: usize) -> Pin<'_> {
         Pin::count(&self.pins[self.index(handle)])

@@ -95,7 +95,7 @@ pub(super) fn before_replace(fd: c_int, before: Before) {
     }
 }
 
-/// A cancellation point: nothing is held when the thread may end in it (pthreads(7)).
+/// A cancellation point (pthreads(7)): the engine holds nothing when the thread ends in the call.
 ///
 /// # Safety
 /// As close(2).

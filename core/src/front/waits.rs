@@ -563,7 +563,8 @@ macro_rules! waits {
         $next:ident $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)?:
         $what:expr, $time:expr;
     )*) => { $(
-        /// A cancellation point: nothing is held when the thread may end in it (pthreads(7)).
+        /// A cancellation point (pthreads(7)): the engine holds nothing when the thread ends in the
+        /// call.
         ///
         /// # Safety
         /// As the C library's function of this name.

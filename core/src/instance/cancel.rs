@@ -126,7 +126,7 @@ impl Instance {
                     self.board.post_canceled(index);
                     return Cancel::Done;
                 }
-                // A thread has just taken the request off the list, and tries it.
+                // A thread was trying the request: that try has ended now.
                 Cancel::Polling | Cancel::Started if self.outlasts_try(index, key) => {}
                 // The poller may have tried the request between the two checks. Then it waits
                 // again.

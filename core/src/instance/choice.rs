@@ -42,7 +42,7 @@ impl fmt::Display for Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChosenLane {
     /// `inline`, `ordered`, `cold`, `pool`, `stream`, `worker` or `kernel`: ARCHITECTURE.md says
-    /// what each lane does. `null` with the engine `null`.
+    /// what each lane does. With the engine `null`, the name is `null`.
     pub name: &'static str,
     /// The reason for the lane.
     pub reason: &'static str,

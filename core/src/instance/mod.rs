@@ -64,7 +64,7 @@ pub struct Instance {
     is_placed: AtomicBool,
     /// All workers of a placed context are stuck: the program's threads execute after all.
     starved: AtomicBool,
-    /// There may be requests whose end a poll may expect (`others.rs`).
+    /// Says whether there may be requests whose end a poll expects (`others.rs` has the values).
     expected: AtomicU32,
     /// When [`Instance::poll`] last checked the kernel's completions, in ticks.
     looked: AtomicU64,
@@ -99,8 +99,8 @@ impl Instance {
         Self::with(builder, completions, builder.entries, None, None)
     }
 
-    /// An instance for a front end that takes completions as they happen. [`Instance::wait_for`] is
-    /// to be used, not [`Instance::wait`]; there is nothing to reap.
+    /// An instance for a front end that takes completions as they happen. The front end waits with
+    /// [`Instance::wait_for`], not with [`Instance::wait`]. There is nothing to reap.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -260,8 +260,8 @@ impl Instance {
         Help { min, max, unbounded, accepts_hanging, helpless: self.is_helpless(), waiters_come }
     }
 
-    /// Do threads of the program execute and collect nothing? They do it only if no other thread
-    /// can.
+    /// Do threads of the program execute and collect nothing? True for a placed context, unless its
+    /// workers are stuck or cannot be made.
     #[inline]
     fn stands_by(&self) -> bool {
         self.is_placed.load(Ordering::Relaxed)

@@ -219,7 +219,7 @@ mod tests {
         let me = unsafe { libc::gettid() };
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The poll is napping.
+                // Waits until the poll naps.
                 let before = naps(me);
                 while naps(me) < before + 5 {
                     std::thread::yield_now();
@@ -328,7 +328,7 @@ mod tests {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     submit(&instance, &other);
-                    // The other thread may reap its completion.
+                    // The other thread may reap this thread's completion.
                     while !instance.in_flight_on(other.as_raw_fd()).is_empty() {
                         poll(&instance);
                     }

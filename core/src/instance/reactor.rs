@@ -42,8 +42,8 @@ pub(super) struct Driven {
     enough: AtomicU32,
     /// The thread whose polls drive the context ([`this_thread`]); 0 for none, or a runtime.
     thread: AtomicUsize,
-    /// The eventfd of completions has ended a sleep. It counts what was collected since, and is
-    /// read before the next sleep.
+    /// The eventfd of completions has ended a sleep, and was not read since. It is read before the
+    /// next sleep.
     undrained: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Driven {
     }
 
     /// As [`Driven::comes`], ordered after an earlier store. Either the thread that ends the
-    /// driving sees that store, or this sees that the driving has ended.
+    /// driving sees that store, or this call sees that the driving has ended.
     pub(super) fn still_comes(&self) -> bool {
         self.comes.load(Ordering::SeqCst)
     }

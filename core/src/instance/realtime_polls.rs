@@ -10,13 +10,13 @@ use crate::sys;
 /// The times of polls that found nothing, in ticks.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
-    /// The first such poll after another one; 0 for none.
+    /// The first of successive polls that found nothing; 0 if there is none.
     since: AtomicU64,
     last: AtomicU64,
 }
 
 impl Polls {
-    /// Counts a poll that found nothing, at this time. True once in this many ticks of successive
+    /// Counts a poll that found nothing, at the time `now`. True once in `long` ticks of successive
     /// polls.
     fn is_long(&self, now: u64, long: u64) -> bool {
         let (since, last) = (self.since.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
@@ -66,7 +66,7 @@ mod tests {
         assert!(long(6001));
         assert!(!long(6002), "once in this many ticks");
         assert!(!long(7000) && long(7002));
-        // Successful polls come in between.
+        // More than 1000 ticks pass between these polls: each begins a new series.
         assert!(!long(8003) && !long(9004) && !long(10_005));
     }
 }

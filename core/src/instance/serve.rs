@@ -31,7 +31,8 @@ use crate::word::baton::Turn;
 
 /// Returns whether a wish was made, and clears it.
 fn takes(wish: &AtomicBool) -> bool {
-    // The load first: submitters write this word.
+    // The load comes first: an exchange would take the cache line from submitters, which write this
+    // word.
     wish.load(Ordering::Relaxed) && wish.swap(false, Ordering::AcqRel)
 }
 
@@ -103,9 +104,9 @@ impl Instance {
         work == kind || kind == Work::MayWait && self.has_no_patient_worker()
     }
 
-    /// The watchdog has found that no thread came for requests that may wait without end (`stuck`).
-    /// Idle threads are released. If the maximum number of threads is in use for long, the requests
-    /// are refused.
+    /// `stuck`: the watchdog has found that no thread came for requests that may wait without end.
+    /// Then the context's workers are released: they wait in requests, and others may take their
+    /// place. If the maximum number of threads is in use for long, the requests are refused.
     fn look_after_patient(&self, stuck: bool, looks: &mut u32) {
         let pool = &self.threads.patient;
         *looks = if stuck && pool.is_exhausted() { *looks + 1 } else { 0 };
@@ -222,7 +223,7 @@ impl Instance {
         }
     }
 
-    /// A worker executes beside the waiting thread of the program, while its CPU is idle.
+    /// A worker executes beside the waiting thread of the program, while the worker's CPU is idle.
     fn hold_beside(&self, seat: Seat<'_>) {
         let Self { board, lanes, router, .. } = self;
         let (begin, rate, taken) = (sys::ticks(), board.ticks_per_us(), lanes.inline.taken());
@@ -269,7 +270,7 @@ impl Instance {
     }
 
     /// The watchdog checks for starvation: requests of a placed context wait, and every worker of
-    /// its CPUs is stuck. Then its waiters execute them.
+    /// its CPUs is stuck. Then the context's waiters execute the requests.
     fn look_for_starvation(&self, lying: bool, looks: &mut u32) {
         if !self.is_placed.load(Ordering::Relaxed) {
             return;
@@ -453,7 +454,8 @@ impl Dispatcher for Instance {
         if !stream {
             return self.board.finish(request, -libc::ESPIPE, Executor::Worker);
         }
-        // Earlier requests were submitted, and other threads may or may not have found that out.
+        // Earlier requests on this descriptor may be in other lanes, whose threads have not found
+        // out that it is a stream.
         if route == Route::Stream || self.board.has_strays_before(request.index()) {
             return self.wait_for_descriptor(request);
         }

@@ -36,7 +36,7 @@ pub struct Entry {
 /// not come to wait.
 pub const TOLD_OTHERWISE: i32 = -2;
 
-/// The place of a request; all three fields are to be written.
+/// The place of a request. The function that fills it writes all three fields.
 #[derive(Debug)]
 pub struct Place<'a> {
     /// [`Entry::sqe`].
@@ -118,8 +118,8 @@ impl Instance {
     #[inline(always)]
     unsafe fn submit_entry_fast(&self, entry: &Entry) -> bool {
         let &Entry { sqe, data, notify } = entry;
-        // The cheapest check first: many contexts have no fast path, for example those of POSIX
-        // AIO.
+        // The cheapest check comes first: many contexts have no fast path, for example those of
+        // POSIX AIO.
         if !self.fast || notify != -1 || !self.is_of_this_process() {
             return false;
         }
@@ -161,8 +161,9 @@ impl Instance {
 
     /// As [`Instance::submit_with`] for one request, without the cost of batches. `None`: there was
     /// no free slot, and `fill` was not called; `submit_with` makes room. `check` is called before
-    /// the vector of a readv or writev is read, and may refuse it with a negative errno. Or the
-    /// kernel reads the vector.
+    /// the engine reads the vector of a readv or writev, and may refuse it with a negative errno.
+    /// If the request is handed over at once, the kernel reads the vector, without a call of
+    /// `check`.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`]; a vector can be read after `check` was called.
@@ -379,7 +380,8 @@ impl Instance {
         Ok(())
     }
 
-    /// Returns true as long as no lane takes note of requests before they are pushed.
+    /// True if neither a placement nor the engine `faulty` has to see requests before they are
+    /// pushed.
     #[inline]
     pub(super) fn takes_no_note(&self) -> bool {
         #[cfg(feature = "faulty")]
@@ -528,8 +530,8 @@ impl Instance {
         if !inline.is_empty() {
             self.lanes.push(board, Route::Inline, inline.as_slice(), waiters_come);
         }
-        // After the inline ones: a holder that finds an ordered request finds the inline ones that
-        // were submitted before it.
+        // Ordered requests are pushed after inline ones: a holder that finds an ordered request
+        // finds the inline ones before it, too.
         if !ordered.is_empty() {
             self.lanes.push(board, Route::Ordered, ordered.as_slice(), waiters_come);
         }
@@ -550,8 +552,8 @@ impl Instance {
         }
     }
 
-    /// Requests were pushed to a lane other than the inline one. Calls the thread that is to
-    /// execute them. `held`: a thread works on that lane already, and sees the requests.
+    /// Requests were pushed to a lane other than the inline one. Calls the thread that will execute
+    /// the requests. `held`: a thread works on that lane already, and sees the requests.
     fn call_for(&self, route: Route, held: bool, waiters_come: bool) {
         if route == Route::Null {
             return;
@@ -617,7 +619,8 @@ impl Instance {
     fn make_room(&self, want: usize) {
         self.board.collect_reaped();
         self.withdraw(&Withdraw::Canceled);
-        // A thread that looked into a queue meanwhile may have found it empty.
+        // A thread that looked into a queue meanwhile may have found it empty. The watchdog notices
+        // that.
         self.call(Call::Nobody);
         self.await_reaped(want);
     }

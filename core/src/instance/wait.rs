@@ -86,8 +86,8 @@ impl Instance {
             return Waited::Gone;
         }
         let unbounded = timeout.is_none() && min > 0;
-        // For one completion only, whose deadline is not computed yet, and not past a completion
-        // that is there.
+        // This shortcut is for a wait that ends with one completion, or has no deadline: no
+        // deadline is computed before the request. It must not overtake a completion in the queue.
         if (min == 1 || unbounded)
             && self.board.completions().available() == 0
             && self.help_alone(!unbounded, taker)
@@ -101,7 +101,7 @@ impl Instance {
         self.wait_more(help, timeout, mask, taker)
     }
 
-    /// A wait for more than the few requests in the mailbox.
+    /// The general wait, after the mailbox was tried.
     #[inline(never)]
     fn wait_more(
         &self,
@@ -511,7 +511,7 @@ mod tests {
                 assert_eq!(wait(3), Waited::Interrupted);
                 thread.join().unwrap();
             }
-            // One interruption comes before the wait.
+            // Interruptions that come before the wait end it, too.
             instance.interrupt();
             instance.interrupt();
             assert_eq!(wait(3), Waited::Interrupted);

@@ -1,5 +1,6 @@
 //! Completion queue. Any number of threads post, and one of them at a time publishes. No thread
-//! waits for a preempted publisher. Sleepers are woken by the number of completions.
+//! waits for a preempted publisher. A sleeper is woken when there are as many completions as it
+//! needs.
 //!
 //! A thread that posts while another publishes leaves its completion on a list. The publisher takes
 //! the list before it stops. README.md beside this file gives the argument.
@@ -140,8 +141,8 @@ impl Completions {
         self.ring.available()
     }
 
-    /// Posts completions in one step, in their order. `None`: another thread publishes them, and
-    /// does what is left to do. The caller holds their slots, and gives them up here.
+    /// Posts completions in one step, in their order. `None`: another thread publishes them, counts
+    /// eventfds up and wakes sleepers. The caller holds their slots, and gives them up here.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -249,7 +250,8 @@ impl Completions {
         // SAFETY: as above.
         self.slots[at as usize].with_mut(|slot| unsafe { *slot = completion.slot });
         if completion.notify >= 0 {
-            // Before the tail: a thread that finds the completion finds this, too.
+            // The count is raised before the tail: a thread that finds the completion finds the
+            // count, too.
             self.unsignalled.fetch_add(1, Ordering::Relaxed);
         }
         self.ring.set_tail(self.ring.after(at));
@@ -271,8 +273,9 @@ impl Completions {
     /// the program may close once it has the completion.
     #[cold]
     fn wait_until_signalled(&self) {
-        /// About 0.1 s, for a thread that is preempted between the completion and the eventfd. It
-        /// does not help if a signal handler has interrupted that very thread.
+        /// The maximum number of looks: about 0.1 s. A thread that is preempted between the
+        /// completion and the eventfd may need that time. If a signal handler has interrupted that
+        /// very thread, the wait is in vain.
         const LOOKS: u32 = if cfg!(test) { u32::MAX } else { 2000 };
         let mut patience = Patience::default();
         for _ in 0..LOOKS {
@@ -424,7 +427,7 @@ mod tests {
             let posted = queue.post(std::iter::once(completion)).unwrap();
             assert_eq!(posted.notifies(), [(900_000, 1)]);
             // The other thread has the completion, and does not return before the eventfd is
-            // counted up. Yields let this go wrong, but do not end it.
+            // counted up. The yields give the other thread time to return too early.
             while queue.available() > 0 {
                 std::thread::yield_now();
             }

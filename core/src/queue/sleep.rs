@@ -1,4 +1,4 @@
-//! A word to sleep on: a futex, or what loom has for one.
+//! A word to sleep on: a futex, or loom's condition variable in models.
 
 use std::time::Duration;
 

@@ -34,13 +34,14 @@ impl IndexRing {
         &self.cells[(position & (self.cells.len() as u64 - 1)) as usize]
     }
 
-    /// The value of the cell of `position` once it is written: never the 0 of a new cell.
+    /// The high half of the cell of `position` once it is written: never the 0 of a new cell.
     #[inline]
     fn lap(&self, position: u64) -> u64 {
         ((position >> self.shift) + 1) & 0xffff_ffff
     }
 
-    /// Appends `slots`, each of which the caller holds. One contended step, whatever their number.
+    /// Appends `slots`, each of which the caller holds. This takes one contended step, whatever
+    /// their number.
     #[inline]
     pub(crate) fn push(&self, slots: &[u32]) {
         let first = self.tail.fetch_add(slots.len() as u64, Ordering::Relaxed);

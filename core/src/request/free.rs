@@ -22,8 +22,8 @@ pub(crate) struct FreeSlots {
     last: u64,
 }
 
-/// Up to [`BATCH`] slot numbers. Only the first `len` are initialized: every submit makes three of
-/// these.
+/// Up to [`BATCH`] slot numbers. Only the first `len` are initialized, because a submit makes
+/// several of these arrays.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     slots: [MaybeUninit<u32>; BATCH],
@@ -106,8 +106,8 @@ impl FreeSlots {
     pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Numbers {
         let want = want.min(BATCH);
         let mut batch = Numbers::new();
-        // The search begins with a word that has all the slots, which needs one step. It is short,
-        // and a miss costs nothing.
+        // The search begins with a word that has all the slots, which needs one step. The search is
+        // short, and a miss takes no contended step.
         let near = self.words.len().min(WORDS_NEAR);
         if want == 1 || near == 1 || !self.take_from_words(near, want, want, &mut batch, steps) {
             self.take_from_words(self.words.len(), 1, want, &mut batch, steps);

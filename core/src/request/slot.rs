@@ -13,19 +13,19 @@ mod phase {
     pub(super) const MASK: u32 = 0xf;
     /// The submitter has the request.
     pub(super) const FILLED: u32 = 7;
-    /// In a submission ring, or about to be.
+    /// The request is in a submission ring, or about to be pushed.
     pub(super) const QUEUED: u32 = 1;
     /// A thread executes the request.
     pub(super) const STARTED: u32 = 2;
-    /// Cancelled while its number was still in a ring; the completion is posted.
+    /// The request was cancelled while its number was still in a ring. The completion is posted.
     pub(super) const CANCELED: u32 = 3;
-    /// Waits in the poller for its descriptor.
+    /// The request waits in the poller for its descriptor.
     pub(super) const POLLING: u32 = 4;
-    /// In the mailbox, for the submitter's own wait.
+    /// The request is in the mailbox, for the submitter's own wait.
     pub(super) const MAILBOX: u32 = 6;
     /// The request has completed.
     pub(super) const DONE: u32 = 5;
-    /// Completed, and the executing thread took the completion: none is posted.
+    /// The request has completed, and the executing thread took the completion: none is posted.
     pub(super) const TAKEN: u32 = 9;
     /// The kernel has the request.
     pub(super) const KERNEL: u32 = 8;
@@ -50,7 +50,7 @@ pub(crate) enum Cancel {
     Missed,
 }
 
-/// Bits of [`Slot::order`] for the kind: read, write, or anything else.
+/// The number of bits of [`Slot::order`] that hold the request's [`Kind`].
 const DIRECTION_BITS: u32 = 3;
 const DIRECTION: u64 = (1 << DIRECTION_BITS) - 1;
 const _: () = assert!((Kind::Invalid as u64) < 1 << DIRECTION_BITS);
@@ -66,14 +66,13 @@ pub(crate) struct Slot {
     /// Copies of the request's `user_data` and `fd`, for threads that do not hold the slot.
     key: AtomicU64,
     fd: AtomicU32,
-    /// [`Request::notify`] plus one. Or another descriptor of that eventfd, since the program has
-    /// closed its own.
+    /// The eventfd to count up, plus one: [`Request::notify`], or a duplicate once the program has
+    /// closed its own descriptor.
     notify: AtomicU32,
     /// In a list of waiting slots: the next slot's number, plus one. In no list: what a poll may
     /// [expect](Expect) of the request.
     link: AtomicU32,
-    /// Of a read or write: its number in the order of submission and, in the lower bits, which of
-    /// the two it is.
+    /// The request's number in the order of submission and, in the lower bits, its [`Kind`].
     order: AtomicU64,
 }
 
@@ -196,8 +195,8 @@ impl Slot {
         self.link.store(what as u32, Ordering::Relaxed);
     }
 
-    /// The request's state, if it is in flight, and a poll may expect its end; and whether that is
-    /// certain.
+    /// The request's state, if it is in flight, and a poll may expect its end. The flag is true for
+    /// [`Expect::Soon`], and false for [`Expect::Perhaps`].
     pub(crate) fn expected(&self) -> Option<(u32, bool)> {
         let state = self.state.load(Ordering::Acquire);
         let expect = self.link.load(Ordering::Relaxed);
@@ -324,8 +323,8 @@ impl Slot {
         }
     }
 
-    /// Is the slot `key`'s, and the request being executed, as far as a cancel can see? The caller
-    /// does not hold the slot.
+    /// Does a cancel see that the slot is `key`'s, and that the request is being executed? The
+    /// caller does not hold the slot.
     pub(crate) fn cancel_finds_started(&self, key: u64) -> bool {
         let phase = self.state.load(Ordering::Acquire) & phase::MASK;
         self.key.load(Ordering::Relaxed) == key && matches!(phase, phase::STARTED | phase::KERNEL)
@@ -359,8 +358,8 @@ impl Slot {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::MAILBOX => true,
-                // This is checked afterwards: a thread says that it hands over before a request is
-                // in this phase.
+                // `handing_over` is called after the phase was read: a thread says that it hands
+                // over before a request is in this phase.
                 phase::KERNEL => handing_over(),
                 _ => false,
             }

@@ -124,9 +124,9 @@ impl Facts {
         is_about(word, fd).then_some(Self(word))
     }
 
-    /// Is a read (or write) of this file executed inline? It is for a [trusted](Self::is_trusted)
-    /// file with offsets that is open for it, is not direct, and is not known to sleep. A write
-    /// must not append.
+    /// Is a read (or write) of this file executed inline? True for a [trusted](Self::is_trusted)
+    /// file with offsets that is open for the transfer, is not direct, and is not known to sleep. A
+    /// write must not append.
     #[inline]
     pub(crate) fn is_inline(self, write: bool) -> bool {
         const EITHER: u64 = KNOWN | STREAM | DIRECT | CLASS;
@@ -178,7 +178,8 @@ impl Facts {
         let identity = |word: u64| word >> NUMBER_SHIFT << 8 | word & 0xff;
         let old = entry(fd).load(Ordering::Relaxed);
         if identity(old) == identity(word) {
-            // If the kernel has no numbers for file systems, the word may be about another file.
+            // These bits are the new answer's: the old word may be about another file with the same
+            // flags.
             const NOW: u64 = CLASS | SOCKET;
             word = old & !NOW | word & NOW;
         }
@@ -193,7 +194,7 @@ impl Facts {
 
     /// The numbers are about to name other files.
     pub(crate) fn forget(fds: &RangeInclusive<RawFd>) {
-        // The last numbers only: earlier ones have the same entries.
+        // Only the last numbers are cleared: earlier ones have the same entries.
         let last = *fds.end();
         let first = (*fds.start()).max(last.saturating_sub(ENTRIES as RawFd - 1)).max(0);
         (first..=last).for_each(|fd| entry(fd).store(0, Ordering::Relaxed));
@@ -233,9 +234,9 @@ impl Facts {
         self.seems_seekable() && self.seems_to_sync() && !self.is_local()
     }
 
-    /// Does a successful read (or write) contradict what is remembered, so that it is probably
-    /// about another file? It does if the file is not open for it, or is direct and nothing sleeps.
-    /// O_APPEND counts, too: it is rare, and makes writes slower.
+    /// Does a successful read (or write) contradict the hints, so that they are probably about
+    /// another file? True if the file was not open for the transfer, or is direct and its transfers
+    /// do not sleep. O_APPEND counts, too: it is rare, and makes writes slower.
     fn is_doubtful(self, write: bool) -> bool {
         let refused = if write { NO_WRITE | APPEND } else { NO_READ };
         self.0 & refused != 0 || self.is_direct() && !self.sleeps(write)
@@ -255,7 +256,7 @@ impl Facts {
 
     /// Did the last hand-overs of reads (or writes) of this file to the kernel block? With some
     /// file systems, and with writes that allocate, the kernel is not asynchronous. Answers no now
-    /// and then, by the clock `now`, so that it is tried again.
+    /// and then, by the clock `now`, so that the hand-over is tried again.
     #[inline]
     pub(crate) fn submit_blocks(self, write: bool, now: u64) -> bool {
         let counts = self.0 >> SLOW_SHIFT[usize::from(write)] & 3;
@@ -364,8 +365,9 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
     entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
 }
 
-/// Would a sleep of the next cached read (or write) change the verdict? A preempted thread has not
-/// slept: the thread that times it checks its count of sleeps.
+/// Would a sleep of the next cached read (or write) change the verdict? If so, the thread that
+/// times the call also compares its count of sleeps: a thread that was only preempted has not
+/// slept.
 #[inline]
 pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);
@@ -388,7 +390,7 @@ pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64
 }
 
 /// Learns from a cached read that was tried without waiting: were its pages `present`? Trying costs
-/// little, so about sixty such reads change the verdict.
+/// little, so the verdict changes back only after about sixty reads that were present.
 #[inline]
 pub(crate) fn learn_tried(fd: RawFd, present: bool) {
     update_score(fd, false, |_| !present, 32);
@@ -420,7 +422,7 @@ fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) 
     (new ^ word) & SLEEPS[which] != 0
 }
 
-/// Learns how long it took to hand a read (or write) to the kernel.
+/// Learns whether handing a read (or write) to the kernel was `slow`.
 #[inline]
 pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
     let next = |count: u64| if slow { count + 1 } else { count.saturating_sub(1) };
@@ -440,7 +442,7 @@ pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64, in_memory: impl FnOnc
     update_count(fd, QUICK_SHIFT, |count| if quick { count + 1 } else { 0 });
 }
 
-/// Changes a count of two bits, which stays at three.
+/// Changes a count of two bits, whose maximum is three.
 #[inline]
 fn update_count(fd: RawFd, shift: u32, next: impl Fn(u64) -> u64) {
     let entry = entry(fd);

@@ -51,7 +51,7 @@ pub(crate) trait Ask {
 /// The requests that the kernel lane takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KernelScope {
-    /// The router has given no requests.
+    /// No requests.
     Nothing,
     /// Direct reads and writes, for which the kernel is truly asynchronous.
     Direct,
@@ -87,7 +87,7 @@ impl Router {
     /// Is the next write that is executed at its submit to be timed?
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
-        // Two threads may count one: nothing depends on it.
+        // Two threads may get the same number: nothing depends on it.
         let number = self.at_submits.load(Ordering::Relaxed).wrapping_add(1);
         self.at_submits.store(number, Ordering::Relaxed);
         number.is_multiple_of(TIMED_EVERY)
@@ -201,7 +201,8 @@ pub(crate) fn route(
 fn no_transfer(sqe: &Sqe, kind: Kind, ask: &impl Ask) -> (Route, bool) {
     let route = match kind {
         Kind::Sync => Route::Sync,
-        // Otherwise all streams of the process would wait with the poller.
+        // A worker makes this call: in the poller, all streams of the process would wait for it,
+        // too.
         Kind::Poll if sqe.fd >= 0 && ask.poll_may_wait(sqe.fd) => Route::Worker,
         // poll(2) ignores negative descriptors; the executor does not.
         Kind::Poll if sqe.fd >= 0 => Route::Stream,
@@ -237,8 +238,8 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
 
 /// May a submitter hand this read (or write) to the kernel itself, without waiting? Hints decide
 /// this for a read: if the number names another file, the read still gets its answer, or comes
-/// back. So does a transfer for which the kernel would have to wait, as hand-overs of other threads
-/// may have done. For a write it matters whether it appends, so the kernel is asked.
+/// back. A transfer for which the kernel would have to wait comes back, too. For a write it matters
+/// whether it appends, so the kernel is asked.
 #[inline]
 pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
@@ -402,8 +403,8 @@ pub(crate) fn patience(
             request.sqe.opcode == opcode::NOP || noted().is_some_and(Facts::is_local)
         }
         (Route::Inline, _) => true,
-        // The write may only have waited for a preempted thread that holds the file's lock. If the
-        // kernel executes it, the submit has waited for it.
+        // Earlier writes may only have waited for a preempted thread with the file's lock. The
+        // kernel's AIO executes such a write inside of the submit, so a poll expects its end.
         (Route::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
             return soon(noted().is_some_and(|facts| !facts.is_direct()));
         }

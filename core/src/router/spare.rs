@@ -1,7 +1,7 @@
 //! May a worker execute queued requests beside the program's own thread? Yes, while a CPU is idle
 //! and the worker has enough to do. The answer uses facts that are known anyway. How soon did a
 //! called worker come? Was it preempted? Did it lose the baton? How much did it execute? There are
-//! no trials: each sign against it makes a pause, and successive pauses grow.
+//! no trials: each bad sign begins a pause, and successive pauses grow.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -124,18 +124,18 @@ impl Beside {
             return None;
         }
         let called = self.called.swap(0, Ordering::Relaxed);
-        // The seat is made only now: dropping it counts.
+        // The seat is made only now: dropping a seat changes the count.
         (called != 0).then(|| Seat { beside: self, called })
     }
 }
 
-/// A worker that was called, and has not come, does not execute.
+/// A worker that was called, and has not come, is not counted any more.
 impl Drop for Beside {
     fn drop(&mut self) {
         if *self.called.get_mut() != 0 {
             let one_less = |all: usize| Some(all.saturating_sub(1));
             let all = &self.cpus.beside;
-            // The child of a fork has forgotten its parent's.
+            // The child of a fork has forgotten its parent's workers: the count may be 0 there.
             let _ = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         }
     }

@@ -61,7 +61,7 @@ pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// preempted, on a busy machine for more than 0.1 s. A submitter without room waits a tenth of it
 /// for numbers of cancelled requests to leave their rings.
 pub(crate) const SOON_US: u64 = 1_000_000;
-/// The limit for requests that a hung file system may hold up.
+/// The total time that a poll waits for requests that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
 /// A holder of the baton that is in one request for this long loses the baton to a poll.
 pub(crate) const STUCK_US: u64 = 20;
@@ -78,7 +78,7 @@ pub(crate) const COLLECT_EVERY_US: u64 = 5;
 /// The maximum number of reads that are on their way from the device: requests of others wait
 /// behind them. A worker serves other contexts after this many.
 pub(crate) const COMING_MAX: usize = 64;
-/// The limit while fsyncs of this process are under way.
+/// The same limit while fsyncs of this process are under way.
 pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
 
 // Fsyncs.
@@ -99,14 +99,16 @@ pub(crate) const PATIENT_MAX: usize = 1024;
 pub(crate) const REFUSE_TICKS: u32 = 10_000;
 /// A thread with nothing to do for this long ends.
 pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(2);
-/// Woken workers that have not begun to work; no other one is woken meanwhile.
+/// The maximum number of woken workers that have not begun to work. No further worker is woken
+/// meanwhile.
 pub(crate) const ON_THE_WAY_MAX: usize = 2;
 /// Workers per CPU that are enough for requests that do not take long, and do not wait in large
 /// numbers. With more, each finds its queue empty when it is done, and has to sleep and be woken.
 pub(crate) const ENOUGH_PER_CPU: usize = 8;
-/// More workers are used as long as one request waits for this many working ones.
+/// More workers are used while the waiting requests, times this number, exceed the working workers.
 pub(crate) const FOR_EACH_WAITING: usize = 3;
-/// A context may have this many workers for each idle one: 48 of 64 if it is alone.
+/// A context may have this many workers for each of [`WORKERS_MAX`] that does not work: 48 of 64 if
+/// it is alone.
 pub(crate) const SHARE_OF_FREE: usize = 3;
 /// Requests that take this long get the maximum number of workers.
 pub(crate) const LONG_US: u64 = 400;
@@ -123,8 +125,8 @@ pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 /// A copy of 64 KiB takes some 7 us.
 pub(crate) const TRIED_MAX: u32 = 64 << 10;
 
-/// A vector of more buffers is copied before it is used: as many as the kernel copies without
-/// memory of their own.
+/// The maximum number of buffers of a vector that is tried when it is issued. The kernel copies
+/// this many iovecs without allocating memory.
 pub(crate) const TRIED_PARTS: u32 = 8;
 
 // Handing over to the kernel.
@@ -160,11 +162,12 @@ pub(crate) const BESIDE_LOOK_US: u64 = 1;
 
 // Does the program come to wait?
 
-/// The range of a count. A wait that came adds one, and a request that no waiter came for subtracts
-/// one. Above 0, the program is expected to come.
+/// The range of a count. A wait that came adds one, and requests that no waiter came for subtract
+/// [`LYING_ABOUT`]. Above 0, the program is expected to come.
 pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
-/// Requests that were found waiting count for this many. A program whose thread was only preempted
-/// between submit and wait is still expected to come; the second time in a row it is not.
+/// The amount that is subtracted when requests were found waiting, and no waiter came. A program
+/// whose thread was only preempted between submit and wait is still expected to come; the second
+/// time in a row it is not.
 pub(crate) const LYING_ABOUT: i32 = 6;
 /// The maximum number of completions that a wait keeps for the reap after it. A poll executes this
 /// many requests at most. The kernel's completions are collected this many at a time.
@@ -175,19 +178,20 @@ pub(crate) const TAKEN_MAX: u32 = 64;
 /// The time between two checks of a context. A holder is stuck if it is in the same request in two
 /// checks. A cached write that takes longer counts as slow: such writes come in bursts, with the
 /// file's lock held, for which other threads would only wait. A thread that may have missed
-/// something checks again after this time. That may be requests that ended elsewhere, a second
-/// completion of the kernel's, or what is left to a closed context. A real-time thread that polls
-/// in vain for this long, without a longer pause, sleeps for a [`MOMENT`].
+/// something checks again after this time. It may have missed requests that ended elsewhere, a
+/// second completion of the kernel's, or the last requests of a context that is being closed. A
+/// real-time thread that polls in vain for this long, without a longer pause, sleeps for a
+/// [`MOMENT`].
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// The same while requests only pass through the kernel, once this many checks in a row have found
-/// no others. A tick is 10 to 15 us of CPU time on a virtual machine. That was 4 to 10 % of the CPU
-/// time of direct requests at depth 8.
+/// The time between two checks while requests only pass through the kernel. It applies once
+/// [`CALM_LOOKS`] checks in a row have found no other requests. A tick is 10 to 15 us of CPU time
+/// on a virtual machine. That was 4 to 10 % of the CPU time of direct requests at depth 8.
 pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Checks of a context with nothing to do before its watch ends.
 pub(crate) const QUIET_TICKS: u32 = 4;
-/// Checks for which every worker of a pool is inside a request, and none takes another: a slow disk
-/// completes one of 64 more often than that.
+/// A context counts as starved after this many checks in a row in which every worker of a pool is
+/// inside a request, and none takes another. A slow disk completes one of 64 requests sooner.
 pub(crate) const STARVED_TICKS: u32 = 50;
 
 // The kernel lane.
@@ -202,7 +206,7 @@ pub(crate) const TOGETHER: usize = 4;
 /// before other tasks run.
 pub(crate) const HITS: u32 = 128;
 pub(crate) const HIT_BYTES: u32 = 1 << 20;
-/// The maximum number of requests in the kernel: Linux AIO's are few on some hosts.
+/// The maximum number of requests in the kernel: some hosts have few places for Linux AIO.
 pub(crate) const AWAITED_ROOM: u32 = 1024;
 
 // Real-time threads.
@@ -223,7 +227,8 @@ pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 pub(crate) const LEAVE_US: u64 = 100_000;
 /// After this time, a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);
-/// Naps meanwhile: this many short ones, and then one [`TICK`] each.
+/// The naps of a thread that waits for [`BEGUN`]: this many short naps, and then naps of one
+/// [`TICK`].
 pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20));
 /// After this time a context that is being destroyed checks again, and the poller tries again if
 /// poll(2) itself fails.

@@ -17,8 +17,8 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// A state without knowledge: most programs wait. If this one does not, the watchdog finds out
-    /// at its first request.
+    /// A state without knowledge: most programs wait. If this program does not, the watchdog finds
+    /// out at its first request.
     pub(crate) fn new() -> Self {
         Self {
             coming: AtomicI32::new(1),

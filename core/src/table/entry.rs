@@ -128,7 +128,7 @@ impl<T> TableEntry<T> {
 }
 
 /// Does a reader use the value of a handle, by the entry's count or by one of the words? Call it
-/// after a fence that follows the [take](Entry::take).
+/// after a fence that follows the [take](TableEntry::take).
 pub(super) fn is_pinned<'a>(
     pins: &AtomicU32,
     handle: usize,

@@ -55,9 +55,9 @@ fn mine() -> Option<&'static Hazard> {
 }
 
 /// Lets the process's readers do without a fence, if the kernel allows it. A drop-in calls this
-/// when it is loaded ([`at_load!`](crate::at_load)). With one thread it is immediate. Later it
-/// takes some milliseconds, because the kernel waits until every CPU has switched (membarrier(2));
-/// otherwise the first reader waits for that.
+/// when it is loaded ([`at_load!`](crate::at_load)). With one thread this is immediate. Later it
+/// takes some milliseconds, because the kernel waits until every CPU has switched (membarrier(2)).
+/// Without an earlier call, the first reader makes it.
 pub extern "C" fn prepare_readers() {
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
@@ -133,9 +133,9 @@ fn full_fence() {
 pub(super) fn heavy_fence() {
     fence(Ordering::SeqCst);
     if LIGHT.load(Ordering::SeqCst) && !sys::membarrier() {
-        // The call was registered, and is refused now (a seccomp filter that came later). Readers
-        // without a fence have had time to be seen after this. New ones may come meanwhile, so each
-        // call waits.
+        // The call was registered, and is refused now (a seccomp filter that came later). After the
+        // nap, the words of readers without a fence are visible. More such readers may come
+        // meanwhile, so each removal naps.
         FENCE.store(true, Ordering::SeqCst);
         sys::nap(std::time::Duration::from_millis(10));
     }
@@ -154,7 +154,7 @@ pub(super) fn words_of_others() -> impl Iterator<Item = &'static AtomicUsize> {
     all().filter(move |hazard| !is_mine(hazard)).map(|hazard| &*hazard.handle)
 }
 
-/// Does this thread use a handle?
+/// Does this thread use this handle?
 pub(super) fn is_mine(handle: usize) -> bool {
     MINE.get().is_some_and(|mine| mine.handle.load(Ordering::Relaxed) == handle)
 }

@@ -86,7 +86,8 @@ impl<T> Admission<T> {
     /// request may have room. Withdrawn requests stay in the line for a while. Now and then they
     /// are removed, and returned to the caller.
     pub(crate) fn note_withdrawn(&self, is_withdrawn: impl Fn(&T) -> bool) -> Vec<T> {
-        /// Fewer withdrawn requests stay in the line, because removing them visits all requests.
+        /// Fewer withdrawn requests than this stay in the line, because removing them visits all
+        /// requests.
         const FEW: isize = 64;
         let mut line = lock(&self.line);
         line.withdrawn += 1;

@@ -4,9 +4,9 @@
 //!
 //! One word: `turn << 3 | WATCHED | WORK | HELD`. The turn is incremented with every change of
 //! holder. The number of requests that were taken out of the queue grows with every request that a
-//! holder begins. If their sum ([`View::at`]) is the same in two checks, the holder has been in one
-//! request in between. Where a batch is begun, and not a request (the hand-over of the kernel
-//! lane), the turn itself is incremented.
+//! holder begins. If the sum of turn and number ([`View::at`]) is the same in two checks, the
+//! holder has been in one request in between. Where a batch is begun, and not a request (the
+//! hand-over of the kernel lane), the turn itself is incremented.
 
 use crate::sync::{AtomicU64, Ordering, fence, fence_behind_exchange};
 
@@ -137,7 +137,8 @@ impl Baton {
         now / TURN == turn.0 && now & HELD != 0
     }
 
-    /// Changes a holder's word, unless the baton was taken away.
+    /// Changes a holder's word. `Err(false)`: the baton was taken away. `Err(true)`: `f` changes
+    /// nothing.
     #[inline]
     fn update(&self, turn: &Turn, f: impl Fn(u64) -> Option<u64>) -> Result<u64, bool> {
         let mut now = self.0.load(Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! Hands on requests that are ready, by one thread at a time, so that they keep their order.
 //!
-//! A thread that finds another one handing over leaves its requests to it. If there is no room, the
-//! thread that makes room hands over the rest. If another thread has a lock, that thread does it:
-//! each thread that releases the lock calls [`Handover::run`] afterwards.
+//! A thread that finds another one handing over leaves its requests to that thread. If there is no
+//! room, the thread that makes room hands over the rest. If another thread has a lock that handing
+//! over needs, that thread hands over: each thread that releases the lock calls [`Handover::run`]
+//! afterwards.
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -138,7 +139,8 @@ mod loom_models {
         /// A thread that needs the lock for something else.
         fn settle(&self, passes_on: bool) {
             let queue = self.queue.lock().unwrap();
-            // A step of the other thread, too, so that the model switches here.
+            // A step on a word that the other thread uses, too, so that the model switches threads
+            // here.
             self.handover.ready.fetch_add(0, Ordering::Relaxed);
             drop(queue);
             if passes_on {

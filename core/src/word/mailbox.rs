@@ -1,12 +1,12 @@
 //! A request that its submitter leaves for its own wait. This is the usual case of a program that
-//! submits one request and waits for it; it takes one atomic step each.
+//! submits one request and waits for it; the submit and the wait take one atomic step each.
 //!
 //! One word: `use << 12 | WATCHED | ALONE | slot + 1`. The thread that takes the slot out of the
-//! word has the request. That is a waiter that executes it, a submitter that has more and uses the
-//! ring, the watchdog, or a cancel. The count of uses makes every word a different one. A slot with
-//! the mark `ALONE` is the only request of its context that waits to be executed. No other slot was
-//! held when it was put here, and a thread that submits to another lane takes it out first. So its
-//! waiter need not check other lanes.
+//! word has the request. That thread is a waiter that executes it, a submitter that has more and
+//! uses the ring, the watchdog, or a thread that cancels it. The count of uses makes every word a
+//! different one. A slot with the mark `ALONE` is the only request of its context that waits to be
+//! executed. No other slot was held when it was put here, and a thread that submits to another lane
+//! takes it out first. So its waiter need not check other lanes.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ pub(crate) struct Mailbox(AtomicU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) slot: u32,
-    /// Counts the requests.
+    /// The number of the request among those of this mailbox.
     pub(crate) number: u64,
 }
 

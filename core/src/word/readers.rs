@@ -15,8 +15,8 @@ impl Readers {
         Self { at_it: AtomicUsize::new(0), most: AtomicUsize::new(1) }
     }
 
-    /// Asked after a push: must a reader be called for it? If not, a present reader sees it before
-    /// it leaves, or right after.
+    /// Asked after a request was pushed: must a reader be called? If not, a present reader sees the
+    /// request before it leaves, or right after.
     #[inline]
     pub(crate) fn are_too_few(&self) -> bool {
         // Pairs with the fence in `leave`: either that reader sees the push, or this thread sees

@@ -40,7 +40,7 @@ impl Reaper {
     /// Takes the right, if it is free, or held by a sleep of this thread.
     #[inline]
     pub(crate) fn take(&self) -> Option<Reaping<'_>> {
-        // The load first, so that threads that only check do not take the cache line from the
+        // The load comes first, so that threads that only check do not take the cache line from the
         // holder.
         let holder = self.holder.load(Ordering::Relaxed);
         if holder != FREE && (holder == AWAKE || holder != this_thread()) {
@@ -48,7 +48,7 @@ impl Reaper {
         }
         let taken =
             self.holder.compare_exchange(holder, AWAKE, Ordering::Acquire, Ordering::Relaxed);
-        // The right is taken only now: dropping the value gives it up.
+        // The `Reaping` is made only now, because dropping one gives up the right.
         taken.is_ok().then(|| Reaping { reaper: self, is_held: true })
     }
 
@@ -61,7 +61,8 @@ impl Reaper {
         })
     }
 
-    /// Asked after [`Reaper::pass_on`]: did a thread want the right, which has to be called?
+    /// Asked after [`Reaper::pass_on`]: did a thread want the right meanwhile? Then the caller has
+    /// to call that thread.
     #[inline]
     pub(crate) fn was_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::AcqRel)

@@ -95,7 +95,7 @@ struct Registration {
 
 /// What a thread that wants to sleep waits for.
 pub(crate) struct Sleeper<'a> {
-    /// Completions in the ring.
+    /// The number of completions in the ring that the thread waits for.
     pub(crate) need: u32,
     /// The completions to wait for in a context without a ring, instead of `need`.
     pub(crate) concern: Option<Concern>,
@@ -118,8 +118,8 @@ impl Completions {
     ) -> Result<Registration, SleepEnd> {
         let (need, thread) = (sleeper.need, this_thread());
         let mut sleepers = lock_counted(&self.sleepers);
-        // This thread has left those sleeps by a jump. Or this is a signal handler that has
-        // interrupted a sleep, which checks again afterwards.
+        // Earlier sleeps of this thread: it has left them by a jump, or it runs a signal handler
+        // that has interrupted one. An interrupted sleep checks again afterwards.
         while let Some(at) = sleepers.asleep.iter().position(|one| one.thread == thread) {
             let left = sleepers.asleep.swap_remove(at);
             self.word(left.word).change();
@@ -134,8 +134,8 @@ impl Completions {
         // thread sees the publisher's tail: both change the same word. And either a submitter sees
         // the flag after announcing its requests, or `stay_up` sees the requests.
         self.state.fetch_or(SLEEPERS, Ordering::SeqCst);
-        // Pairs with the fence in `completed`: that thread sees the flag, or `stay_up` sees what it
-        // has written.
+        // Pairs with the fence in `completed`: either the completing thread sees the flag, or
+        // `stay_up` sees what that thread has written.
         fence(Ordering::SeqCst);
         if self.available() >= need || (sleeper.stay_up)() {
             if sleepers.asleep.is_empty() {
@@ -315,7 +315,7 @@ impl Completions {
                 woken.add(self, one);
             }
         }
-        // The last requests of a context that is being closed are counted.
+        // The thread that closes a context sleeps without a concern.
         let closing = sleepers.closed;
         drop(sleepers);
         woken.wake(self);
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_left_its_sleep_by_a_jump_is_forgotten_when_it_comes_again() {
-        // A thread reads in place of sleeping, as a thread that no longer exists.
+        // The test registers without sleeping, as a thread that has left its sleep by a jump.
         let queue = Completions::without_ring();
         let about = |obj| Sleeper { concern: Some(Concern::about(obj)), ..sleeper(1) };
         let first = queue.register(&about(7), None).ok().unwrap();
