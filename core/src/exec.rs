@@ -156,7 +156,7 @@ pub(crate) fn plausible(address: u64) -> bool {
     address >= 0x1000 && sys::in_user_space(address, 1)
 }
 
-/// How a read or write is to be executed.
+/// How a read or write is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The flags and the offset of the request apply.

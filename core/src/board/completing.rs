@@ -256,7 +256,8 @@ impl Board {
         }
     }
 
-    /// Calls `f` with a function that is to be called for each reaped completion.
+    /// Calls `f` with a function. `f` calls that function with the slot of each completion that it
+    /// reaps.
     #[inline]
     pub(crate) fn reaping<R>(&self, f: impl FnOnce(&mut dyn FnMut(u32)) -> R) -> R {
         let mut returned = Returned::default();

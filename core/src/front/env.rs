@@ -153,7 +153,8 @@ pub fn if_refused() -> bool {
     told().if_refused.unwrap_or(false)
 }
 
-/// How contexts are to be made. If they will move no data, the first call prints a warning.
+/// The builder for contexts, as the variables say. If contexts will move no data, the first call
+/// prints a warning.
 ///
 /// # Errors
 /// `-EINVAL` for an invalid value: the program was started for an engine that it would not run on.

@@ -53,7 +53,8 @@ pub struct Instance {
     fast: bool,
     /// The maximum number of workers that execute this context's requests at a time.
     workers_max: usize,
-    /// The places of this instance in the two pools: the one for work that ends, and the other one.
+    /// The places of this instance in the two pools: for work that ends, and for work that may wait
+    /// without end.
     entries: [PoolEntry; 2],
     wishes: Wishes,
     threads: ThreadsOf,

@@ -2,8 +2,9 @@
 //! kernel, and collects completions. That wakes no thread of the engine. If the loop does not come
 //! in time, engine threads do both.
 //!
-//! There are two kinds. A tokio runtime registers a [`Reactor`]. Any other program is detected: its
-//! thread hands requests over, and then sleeps in poll(2) or the like (`front/waits.rs`).
+//! There are two kinds of event loops. A tokio runtime registers a [`Reactor`]. Any other program
+//! is detected: its thread hands requests over, and then sleeps in poll(2) or the like
+//! (`front/waits.rs`).
 
 use std::fmt;
 use std::os::fd::RawFd;

@@ -393,7 +393,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let post = |thread: u32| {
                     let slots = thread * EACH..(thread + 1) * EACH;
-                    // No thread sleeps, so none is to be woken.
+                    // No thread sleeps, so none has to be woken.
                     let _ = queue.post(slots.map(|slot| completion(slot, lap)));
                 };
                 (1..THREADS).for_each(|thread| drop(scope.spawn(move || post(thread))));

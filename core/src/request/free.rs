@@ -243,8 +243,8 @@ impl FreeSlots {
         self.give_bits(slot / 64, 1 << (slot % 64));
     }
 
-    /// Gives one slot back, together with others of its word: at the latest with
-    /// [`FreeSlots::give_returned`].
+    /// Collects a slot that is given back together with other slots of its word.
+    /// [`FreeSlots::give_returned`] gives back what is left.
     #[inline]
     pub(crate) fn give_later(&self, slot: u32, returned: &mut Returned) {
         if slot / 64 != returned.word {

@@ -57,7 +57,7 @@ const CLASS: u64 = 3 << 32;
 /// The file system is a local one.
 const LOCAL: u64 = 1 << 32;
 const REMOTE: u64 = 2 << 32;
-/// A read has ended without sleeping, or has slept and the score says so.
+/// A read has ended. If it has slept, the score shows that.
 const READ: u64 = 1 << 34;
 const SOCKET: u64 = 1 << 35;
 /// The number's upper bits: the lower ones are the index in the table.
@@ -377,9 +377,8 @@ pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
 
 /// Learns from a finished read or write; `rate` ticks are a microsecond. The score is a moving
 /// average with hysteresis: three sleeps in a row change the verdict, and fifteen transfers without
-/// one change it back. True: the kernel has to be asked again. That is so if the verdict has
-/// changed or, now and then, if what is remembered contradicts a successful transfer. The number
-/// may name another file.
+/// one change it back. True: the kernel has to be asked again, because the number may name another
+/// file. The verdict has changed or, now and then, the hints contradict a successful transfer.
 #[inline]
 #[must_use]
 pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) -> bool {
@@ -430,8 +429,8 @@ pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
 }
 
 /// Learns how many ticks an fsync took; `rate` ticks are a microsecond. `in_memory`: the file
-/// system keeps its files in memory only. On others there may have been nothing to write, and the
-/// next fsync waits.
+/// system keeps its files in memory only. On other file systems there may have been nothing to
+/// write, and the next fsync waits.
 #[inline]
 pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64, in_memory: impl FnOnce() -> bool) {
     let quick = ticks <= QUICK_SYNC_US * rate;

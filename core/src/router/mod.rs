@@ -275,7 +275,7 @@ fn sleeping(
     }
     let kernel = match scope {
         // A server that does not answer would hold up the call that hands the request over, and all
-        // others of the context.
+        // later requests of the context.
         KernelScope::Everything if !ask.has_offsets(sqe.fd) => {
             return uncommon(sqe, write, KernelScope::Nothing, ask);
         }

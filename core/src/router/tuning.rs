@@ -190,8 +190,8 @@ pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Checks of a context with nothing to do before its watch ends.
 pub(crate) const QUIET_TICKS: u32 = 4;
-/// A context counts as starved after this many checks in a row in which every worker of a pool is
-/// inside a request, and none takes another. A slow disk completes one of 64 requests sooner.
+/// After this many checks in a row, a context counts as starved: every worker of a pool is inside a
+/// request, and none takes another. A slow disk completes one of 64 requests sooner.
 pub(crate) const STARVED_TICKS: u32 = 50;
 
 // The kernel lane.

@@ -51,12 +51,12 @@ impl Handover {
     pub fn run(&self, mut hand_over: impl FnMut() -> bool, mut has_room: impl FnMut() -> bool) {
         while self.ready() > 0 && !self.busy.swap(true, Ordering::AcqRel) {
             let all = hand_over();
-            // Another thread may have added requests, and have found this one here. An exchange
+            // Another thread may have added requests, and have found this thread busy. An exchange
             // sees these requests, and a plain store would not.
             self.busy.swap(false, Ordering::AcqRel);
             if !all {
-                // A thread that has made room meanwhile may have found this one here, and have left
-                // the requests to it.
+                // A thread that has made room meanwhile may have found this thread busy, and have
+                // left the requests to it.
                 fence(Ordering::SeqCst);
                 if !has_room() {
                     return;

@@ -148,8 +148,7 @@ mod loom_models {
         });
     }
 
-    /// Two workers were called at the same time: the thread that finds the other one there may
-    /// leave.
+    /// Two workers were called at the same time: a worker that finds a reader may leave.
     #[test]
     fn loom_who_is_one_too_many_leaves_it_to_the_other() {
         loom::model(|| {

@@ -228,7 +228,7 @@ mod loom_models {
             self.syncs.arrive(3, slot, link)
         }
 
-        /// The call, for all that are linked to this one.
+        /// One fsync call, for the newest slot and all slots that are linked to it.
         fn execute(&self, newest: u32, written: u32) {
             let mut slot = newest;
             while slot != NOBODY {
@@ -261,7 +261,7 @@ mod loom_models {
         Model::run(Model::sync);
     }
 
-    /// Canary: an fsync that serves others which came while it was under way.
+    /// Canary: a call serves fsyncs that came while it was under way.
     #[test]
     #[should_panic(expected = "not synced")]
     fn loom_canary_an_fsync_that_had_begun_does_not_count_for_later_ones() {
