@@ -222,7 +222,8 @@ impl Board {
         let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
         // SAFETY: what the request came with; a slot ends once for each request.
         unsafe { sink.complete(&event) };
-        // After the call, so that a thread that finds the slot free finds the completion.
+        // The slot is freed after the call, so that a thread that finds it free finds the
+        // completion.
         self.reaped(index);
         self.completions.completed(&event);
         sink.released();

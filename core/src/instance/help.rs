@@ -175,8 +175,8 @@ impl Instance {
             || help.helpless && !self.lanes.worker.is_empty()
     }
 
-    /// Helps with the inline lane and, if that has nothing to do, with the pool, worker and cold
-    /// lanes.
+    /// Helps with the inline lane. If this thread can execute nothing there, it helps with the
+    /// pool, worker and cold lanes.
     pub(super) fn help_more(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, router, .. } = self;
         let inline = &lanes.inline;

@@ -115,8 +115,8 @@ impl Instance {
             board
                 .free_slots()
                 .each_held(|index| posted += u32::from(board.slot(index).is_posted()));
-            // This is checked afterwards: the poll waits once more for completions that another
-            // thread reaps meanwhile.
+            // The queue is checked after the count: the poll waits once more for completions that
+            // another thread reaps meanwhile.
             if board.completions().available() >= posted {
                 break;
             }

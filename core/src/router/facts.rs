@@ -1,10 +1,10 @@
 //! What is remembered of a descriptor number: its kind, its flags, and whether its reads and writes
 //! have lately slept.
 //!
-//! One word per number, written without locks. Numbers are reused, and flags change without notice:
-//! a word may be about another file. So [`Facts`] are hints, which decide where a request is
-//! executed, never its answer. A decision about the answer needs a [`Fresh`], made of the kernel's
-//! latest answer (`descriptor.rs` asks it).
+//! There is one word for each number, written without locks. Numbers are reused, and flags change
+//! without notice: a word may be about another file. So [`Facts`] are hints, which decide where a
+//! request is executed, never its answer. A decision about the answer needs a [`Fresh`], made of
+//! the kernel's latest answer (`descriptor.rs` asks it).
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;

@@ -103,8 +103,8 @@ impl<T> TableEntry<T> {
         handle: usize,
         fence: impl FnOnce(),
     ) -> Option<Pinned<'a, T>> {
-        // First the pin, then the load. A thread that takes the value away, and checks the pins
-        // after that, either sees this pin, or its change is seen here.
+        // The pin comes first, then the load. A thread that takes the value away, and checks the
+        // pins after that, either sees this pin, or its change is seen here.
         fence();
         if self.handle.load(Ordering::SeqCst) != handle {
             return None;
