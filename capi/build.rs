@@ -2,7 +2,7 @@
 //!
 //! rustc writes a version script of its own that names what Rust exports, and a second script has
 //! no effect on those names. So the functions are exported with a leading underscore, and the
-//! linker makes the real names from them: those that `uringlet.map` lists.
+//! linker makes the real names from them. `uringlet.map` lists the real names.
 
 fn main() {
     println!("cargo::rerun-if-changed=uringlet.map");

@@ -61,7 +61,8 @@ version="$(awk '
 work="$(mktemp -d)"
 trap 'rm -rf -- "$work"' EXIT
 
-# The linker has made these names for the shared library. The static one gets the same here.
+# In the shared library, the linker has made the names without a leading underscore. The static
+# library gets the same names here.
 sed -n 's/^ *\(uringlet_[a-z0-9_]*\);$/_\1 \1/p' "$here/uringlet.map" >"$work/names"
 "$objcopy" --redefine-syms="$work/names" "$from/liburinglet_capi.a" "$work/liburinglet.a"
 # Built together with a Rust library, the static library of a release lacks the functions.

@@ -49,7 +49,7 @@ struct uringlet_sqe {
     uint32_t len;
     uint32_t op_flags; /* RWF_*, O_*, AT_*, advice or poll events */
     uint64_t user_data;
-    uint16_t buf_index;   /* must be 0, as all below */
+    uint16_t buf_index;   /* must be 0, as all members below */
     uint16_t personality;
     int32_t file_index;
     uint64_t addr3;
@@ -81,20 +81,20 @@ struct uringlet_options {
 
 /* The counters of a context. */
 struct uringlet_stats {
-    size_t size; /* sizeof(struct uringlet_stats); the library says how much of it is filled */
+    size_t size; /* sizeof(struct uringlet_stats); the library sets it to the bytes it has filled */
     uint64_t submitted;
     uint64_t reads;
     uint64_t writes;
     uint64_t fsyncs;
     uint64_t polls;
     uint64_t others;
-    uint64_t canceled; /* and so none of those above */
-    uint64_t errors;   /* of the completed ones */
+    uint64_t canceled; /* cancelled requests, which count as none of the five kinds above */
+    uint64_t errors;   /* executed requests whose result is an error */
     uint64_t bytes_read;
     uint64_t bytes_written;
     uint64_t by_program; /* executed by a thread of the program, while it waited */
-    uint64_t by_threads; /* by a thread of the library */
-    uint64_t by_kernel;  /* by the kernel, or by the C library's threads */
+    uint64_t by_threads; /* executed by a thread of the library */
+    uint64_t by_kernel;  /* executed by the kernel, or by the C library's threads */
 };
 
 /* One of the reads of uringlet_read_many(). */
@@ -203,9 +203,9 @@ struct statx;
 
 /* The functions below are exported by the library, too, for languages without inline functions.
  *
- * Functions that prepare an entry set everything but user_data. From the submit on that accepts the
- * entry until its completion was reaped, the data buffers are the request's. Paths and arrays of
- * iovecs are read by that submit and not later. */
+ * Functions that prepare an entry set everything but user_data. A submit accepts the entry; from
+ * then on, the data buffers belong to the request until its completion was reaped. This submit also
+ * reads paths and arrays of iovecs, which may change afterwards. */
 
 static inline void uringlet_prep_any(struct uringlet_sqe *sqe, uint8_t opcode, int fd,
                                      uint64_t addr, uint32_t len, uint64_t off, uint32_t op_flags)
@@ -230,7 +230,8 @@ static inline uint64_t uringlet_address(const void *at)
     return (uint64_t)(uintptr_t)at;
 }
 
-/* A longer transfer is short in any case (read(2)). */
+/* A length as an entry has it, in 32 bits. The kernel transfers at most 0x7ffff000 bytes in any
+ * case (read(2)). */
 static inline uint32_t uringlet_length(size_t len)
 {
     return len > UINT32_MAX ? UINT32_MAX : (uint32_t)len;

@@ -37,7 +37,7 @@ pub struct Options {
     pub engine: *const c_char,
     /// `URINGLET_WITH_STATS` or 0.
     pub flags: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -61,7 +61,7 @@ impl Options {
     /// # Safety
     /// Readable memory at `at` does not change meanwhile.
     pub(crate) unsafe fn read(at: *const Self) -> Result<Self, i32> {
-        /// The structure will never be larger.
+        /// The maximum size of the structure in bytes, in all later versions, too.
         const SIZE_MAX: usize = 4096;
         if at.is_null() {
             return Ok(Self::DEFAULT);
@@ -78,7 +78,8 @@ impl Options {
         if size > SIZE_MAX {
             return Err(-libc::E2BIG);
         }
-        // At most two pages: if the last bytes can be read as well as the first, all can.
+        // The structure lies in at most two pages. If its first and its last bytes can be read, all
+        // can.
         if address.checked_add(size).is_none() || !front::readable(address + size - 8) {
             return Err(-libc::EFAULT);
         }
@@ -163,7 +164,8 @@ impl From<Snapshot> for Stats {
 }
 
 impl Stats {
-    /// Writes as much as the program's structure has room for, and the size of that.
+    /// Writes as many members as the program's structure has room for. `size` gets the number of
+    /// bytes written.
     ///
     /// # Errors
     /// `-EFAULT`, or `-EINVAL` for a size that has no room for the size member.
@@ -179,7 +181,7 @@ impl Stats {
         if size < size_of::<usize>() {
             return Err(-libc::EINVAL);
         }
-        // A multiple of eight bytes.
+        // The size is rounded down to whole members, of eight bytes each.
         self.size = size.min(size_of::<Self>()) & !7;
         // SAFETY: as many bytes as the caller says there are, and not more than are here.
         unsafe {

@@ -109,7 +109,7 @@ pub(crate) fn publish(context: Context, pages: Pages, engine: &'static CStr) -> 
     handle
 }
 
-/// Ends a context, if `may_end` says so.
+/// Ends a context, unless `may_end` returns an error.
 ///
 /// # Errors
 /// As [`with_owned`], and the errors of `may_end`.

@@ -235,7 +235,7 @@ pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> 
         if out.is_null() {
             return Err(EFAULT);
         }
-        // There cannot be more.
+        // There cannot be more completions than this.
         let n = (n as usize).min(owned.context().entries());
         // SAFETY: room for as many by the caller's contract, whatever is there now.
         let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<MaybeUninit<Cqe>>(), n) };

@@ -16,7 +16,8 @@ use crate::{Answer, errno};
 pub(crate) struct Owned {
     /// `None` once the context was destroyed.
     context: Option<Context>,
-    /// The entries that the program fills: as many as the context has, in `pages`.
+    /// The entries that the program fills, in `pages`. There are as many as the context's queue
+    /// has.
     sqes: *mut Sqe,
     pages: Option<Pages>,
     /// The number of entries that were handed out since the last submit.
@@ -143,8 +144,8 @@ impl Owned {
     #[cold]
     fn reap_last(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         self.count_down();
-        // A completion can be seen before it is counted. If its count was just taken away, it is
-        // seen here. If it is not seen, its count is yet to come.
+        // A completion can be seen before the eventfd counts it. If its count was just taken away,
+        // the completion is seen here. If it is not seen here, its count is yet to come.
         let reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == cqes.len() {
             self.count_up();
@@ -169,7 +170,8 @@ impl Owned {
     /// The descriptor that is readable while completions wait.
     ///
     /// # Errors
-    /// `-EBUSY` if requests are in flight that do not count it up, or the errno of eventfd(2).
+    /// `-EBUSY` if requests are in flight that were submitted without the eventfd, or the errno of
+    /// eventfd(2).
     pub(crate) fn event_fd(&mut self) -> Answer<RawFd> {
         if let Some(eventfd) = self.eventfd {
             return Ok(eventfd);

@@ -11,9 +11,9 @@ pub struct Iocb {
     pub(crate) opcode: u16,
     pub(crate) reqprio: i16,
     pub(crate) fildes: u32,
-    /// Address of the buffer or the iovecs; the events of a poll.
+    /// The address of the buffer or the iovecs. For a poll: the mask of the requested events.
     pub(crate) buf: u64,
-    /// Bytes, or the number of iovecs.
+    /// The length of the buffer in bytes, or the number of iovecs.
     pub(crate) nbytes: u64,
     pub(crate) offset: i64,
     pub(crate) reserved2: u64,
@@ -31,7 +31,7 @@ pub(crate) const CMD_PWRITEV: u16 = 8;
 
 pub(crate) const FLAG_RESFD: u32 = 1;
 
-/// The aio_reqprio is an I/O priority, ioprio_set(2).
+/// Flag of an iocb: its `reqprio` is an I/O priority (ioprio_set(2)).
 pub(crate) const FLAG_IOPRIO: u32 = 2;
 
 /// The `RWF_*` flags that preadv2(2) knows: HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND,

@@ -9,7 +9,8 @@ use crate::handle::before_close;
 
 uringlet::see_descriptors_end!(crate::handle::before_close);
 
-/// These calls by their numbers; `None`: another number.
+/// Makes the system call `number`, if it is one that ends descriptors. `None`: it is another call,
+/// and nothing was done.
 ///
 /// # Safety
 /// As the call of that number.

@@ -11,12 +11,12 @@ use crate::handle::{self, AioContext};
 use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
 use uringlet::table::Pinned;
 
-/// The maximum number of events that a thread takes past the ring, of requests that it executes
-/// itself.
+/// The maximum number of requests per call that the waiting thread executes itself. Their events
+/// bypass the ring.
 const DIRECT: u32 = 64;
 
-/// io_getevents(2): the number of events written, or a negative errno. `mask` is set while the
-/// thread sleeps.
+/// io_getevents(2): the number of events written, or a negative errno. `mask` is the thread's
+/// signal mask while it sleeps.
 ///
 /// # Safety
 /// `events` has room for `nr` events, `timeout` is null or a timespec; both are checked to be
@@ -90,9 +90,9 @@ pub(crate) unsafe fn get_events(
     i64::from(taken + reaped)
 }
 
-/// As [`get_events`], for at least one event of a single request that took the fast path. With
-/// `is_one`, also of the oldest of several requests. False: there is no such event. errno is
-/// preserved.
+/// As [`get_events`] for a minimum of one event, if the only request took the fast path. With
+/// `is_one`, the caller has room for one event: then the oldest of several requests is tried, too.
+/// False: no event was taken. errno is preserved.
 ///
 /// # Safety
 /// As for [`get_events`], with room for an event.
@@ -119,9 +119,9 @@ pub(crate) unsafe fn get_fast(
     context.instance.wait_fast(bounded, take) || is_one && context.instance.wait_next(bounded, take)
 }
 
-/// As [`get_events`], if this process has no such context. In the child of a fork, the original
-/// still finds the parent's ring: with a timeout of zero and an empty ring, it does not ask the
-/// kernel.
+/// The answer of [`get_events`] if this process has no such context. In the child of a fork, the
+/// original still reads the parent's ring. If that ring is empty and the timeout is zero, the
+/// original returns 0 without asking the kernel.
 ///
 /// # Safety
 /// `timeout` is null or a timespec, which is checked to be accessible.
@@ -134,8 +134,8 @@ pub(crate) unsafe fn without_context(handle: usize, timeout: *const libc::timesp
     if polls && handle::is_inherited_and_empty(handle) { 0 } else { -libc::EINVAL }
 }
 
-/// The original checks the ring first: with a timeout of zero and an empty ring it returns 0,
-/// whatever the other arguments are.
+/// The answer if the arguments are wrong. The original checks the ring first: with a timeout of
+/// zero and an empty ring it returns 0, whatever the other arguments are.
 #[cold]
 fn refused(context: &AioContext, timeout: Option<Duration>) -> i64 {
     if timeout == Some(Duration::ZERO) && context.instance.available() == 0 {

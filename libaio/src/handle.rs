@@ -18,7 +18,8 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 #[derive(Debug)]
 pub(crate) struct AioContext {
     pub(crate) instance: Arc<Instance>,
-    /// The last descriptor that was an eventfd, plus one: a hint.
+    /// The last number that was found to be an eventfd, plus one. 0: none. A hint, because the
+    /// number may name another file now.
     eventfd: AtomicUsize,
     /// The context's id in the table of descriptor users.
     pub(crate) user: User,
@@ -40,7 +41,8 @@ impl AioContext {
             return Err(-libc::EINVAL);
         }
         if !was_one {
-            // Threads that count it up need to know whether that may block.
+            // Remembers facts about the eventfd: threads that write to it need to know whether the
+            // write may block.
             let _ = front::Hints::known(fd);
             self.eventfd.store(number, Ordering::Relaxed);
         }
@@ -63,8 +65,8 @@ pub(crate) fn is_inherited_and_empty(handle: usize) -> bool {
     context.is_some_and(|context| context.instance.available() == 0)
 }
 
-/// As [`get`], for the usual case: `None` may just mean that `get` has to be called. Makes no call
-/// that changes errno.
+/// As [`get`], faster, for the usual case. `None`: the context may exist nevertheless, and the
+/// caller has to call `get`. Makes no call that changes errno.
 #[inline(always)]
 pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
     CONTEXTS.current()?.get_again(handle)
@@ -90,7 +92,7 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
 }
 
 fn make(entries: u32) -> Result<usize, i32> {
-    /// The kernel's maximum, too.
+    /// The maximum number of requests of a context, which is the kernel's, too.
     const ENTRIES_MAX: u32 = 0x1000_0000 / 32;
     if entries == 0 || entries > ENTRIES_MAX {
         return Err(-libc::EINVAL);

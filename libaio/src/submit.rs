@@ -45,7 +45,8 @@ pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *c
 /// As for [`submit`].
 #[inline(always)]
 pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bool {
-    /// Buffers of programs are much shorter.
+    /// Requests of this many bytes or more do not take the fast path. Usual buffers are much
+    /// shorter.
     const BYTES: u64 = 1 << 30;
     let readable = |at, bytes| is_known_to_be_accessible(at, bytes, false);
     let Some(context) = handle::get_again(handle) else { return false };
@@ -120,7 +121,8 @@ fn translate(
     context.user.uses(fd);
     let tells = iocb.flags & abi::FLAG_RESFD != 0;
     let notify = if tells { check_eventfd(context, iocb.resfd as i32, eventfd)? } else { -1 };
-    // The two usual ones; the rest is kept apart.
+    // A read or write of one buffer is usual. The rest has a function of its own, which is not
+    // inlined.
     let sqe = match iocb.opcode {
         abi::CMD_PREAD | abi::CMD_PWRITE => plain(iocb, fd, hints)?,
         _ => other(iocb, fd, hints)?,
@@ -130,8 +132,8 @@ fn translate(
     Ok(())
 }
 
-/// Asks the kernel once in a call of io_submit(2), because eight bytes are written to the
-/// descriptor later.
+/// Checks that `fd` is an eventfd, because the library later writes eight bytes to it. A call of
+/// io_submit(2) asks the kernel once for several requests with the same eventfd.
 #[inline(never)]
 fn check_eventfd(context: &AioContext, fd: i32, found: &Cell<i32>) -> Result<i32, i32> {
     if found.get() != fd || fd < 0 {
@@ -197,7 +199,8 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     Ok(sqe.rw_flags(iocb.rw_flags as i32))
 }
 
-/// Checks a vector before it is copied. If the kernel reads the vector itself, it also checks it.
+/// Checks an array of iovecs before the library copies it. This is not called if the kernel reads
+/// the array itself, because the kernel then makes the same checks.
 #[inline(never)]
 fn check_vector(sqe: &Sqe) -> Result<(), i32> {
     let (address, length) = (sqe.addr as usize, sqe.len as usize);
@@ -212,8 +215,8 @@ fn check_vector(sqe: &Sqe) -> Result<(), i32> {
     if (0..length).all(within) { Ok(()) } else { Err(-libc::EFAULT) }
 }
 
-/// The checks of every transfer before its memory is checked. Returns the offset for this many
-/// `bytes`: a stream ignores it, and accepts any.
+/// Makes the checks that come before the check of a transfer's memory. Returns the offset of a
+/// transfer of this many `bytes`. A stream ignores its offset, so any offset is accepted there.
 #[inline(always)]
 fn offset(iocb: &Iocb, hints: Hints, write: bool, bytes: u64) -> Result<u64, i32> {
     if iocb.rw_flags != 0 {
@@ -231,7 +234,7 @@ fn in_range(iocb: &Iocb, bytes: u64) -> bool {
     iocb.offset >= 0 && iocb.offset.checked_add(bytes as i64).is_some()
 }
 
-/// If the offset is refused or ignored, the decision is about the file that the number names now.
+/// Refuses or ignores an offset, after asking the kernel about the file that the number names now.
 #[cold]
 fn unusual_offset(iocb: &Iocb, write: bool, bytes: u64) -> Result<u64, i32> {
     let descriptor = Descriptor::fresh(iocb.fildes as i32)?;

@@ -97,7 +97,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "ldr x16, [x16, :lo12:{next}]",
         "br x16",
         "2: b {ours}",
-        // The first is 0.
+        // io_setup has the number 0, so no lower bound is needed.
         last = const libc::SYS_io_getevents,
         pgetevents = const PGETEVENTS,
         close = const libc::SYS_close,
@@ -115,8 +115,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 /// `SYS_io_pgetevents`, which the `libc` crate leaves out.
 const PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
 
-/// The calls that are answered here. A call has at most this many arguments; the others are
-/// ignored.
+/// Answers the calls that `syscall` does not pass on. A system call has at most six arguments;
+/// arguments that the call does not use are ignored.
 unsafe extern "C-unwind" fn ours(
     number: c_long,
     a: usize,

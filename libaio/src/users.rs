@@ -1,5 +1,5 @@
-//! The contexts that have used a descriptor number. When a number is closed, only they are
-//! concerned, so that the cost does not depend on the number of contexts.
+//! The contexts that have used a descriptor number. When a number is closed, only these contexts
+//! are told, so that the cost does not depend on the number of all contexts.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ static USERS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
 const NUMBERS: usize = 4096;
 const SEVERAL: u32 = u32::MAX;
 
-/// The id of a context in the table.
+/// A context, by its id in the table of contexts plus one. So no context has the value 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct User(u32);
 
@@ -69,8 +69,8 @@ pub(crate) fn of(fds: &RangeInclusive<i32>) -> Users {
     found
 }
 
-/// Forgets the users of numbers that are about to be closed. Not if another file takes the number:
-/// a request that another thread submits meanwhile may be on either file.
+/// Forgets the users of numbers that are about to be closed. Does nothing if another file takes the
+/// number, because a request that another thread submits meanwhile may be on either file.
 pub(crate) fn forget(fds: &RangeInclusive<i32>, ends: Ends) {
     let (first, last) = (*fds.start() as usize, *fds.end() as usize);
     if ends == Ends::Closed && first < NUMBERS {
@@ -102,7 +102,7 @@ mod tests {
         other.uses(at + 2);
         assert_eq!(of(&(at..=at + 2)), Users::Anybody);
         assert_eq!(of(&(at..=at + 1)), Users::One(3));
-        // The two uses come one after the other.
+        // `other` uses the number after `one`, and then `one` uses it again.
         (0..2).for_each(|_| other.uses(at));
         one.uses(at);
         assert_eq!(of(&(at..=at)), Users::Anybody);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(of(&(at..=at)), Users::Nobody);
         other.uses(at);
         assert_eq!(of(&(at..=at)), Users::One(4), "the first is forgotten");
-        // A number beyond the table, and no number.
+        // A number beyond the table, and -1, which names no file.
         one.uses(NUMBERS as i32);
         one.uses(-1);
         assert_eq!(of(&(NUMBERS as i32..=NUMBERS as i32)), Users::Anybody);

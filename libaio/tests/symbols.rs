@@ -39,7 +39,8 @@ fn symbols_and_versions_are_the_originals() {
     let (theirs, ours) = (functions(&original()), functions(&ours()));
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
-    // The linker makes the real names from these (build.rs); and these are the C library's.
+    // The linker makes the real names from the names in `makings` (build.rs). The library also
+    // exports functions of the C library that it has to see, such as close(2) and syscall(2).
     let makings = |name: &str| name.starts_with("_io_") && name.ends_with("@Base");
     let known = |name: &&String| makings(name) || is_interposed(name, "syscall");
     let extra: Vec<_> = ours.difference(&theirs).filter(|name| !known(name)).collect();
@@ -59,7 +60,7 @@ fn soname_is_the_originals() {
     assert!(["libaio.so.1", "libaio.so.1t64"].contains(&soname(&original()).as_str()));
 }
 
-/// Threads run its code: dlclose(3) must not unmap it.
+/// The library's threads run its code: dlclose(3) must not unmap it.
 #[test]
 fn it_stays_when_it_is_unloaded() {
     let text = output("readelf", &["-d", "--wide", &ours()]);

@@ -51,7 +51,7 @@ pub(crate) const AIO_CANCELED: c_int = 0;
 pub(crate) const AIO_NOTCANCELED: c_int = 1;
 pub(crate) const AIO_ALLDONE: c_int = 2;
 
-/// `sysconf(_SC_AIO_PRIO_DELTA_MAX)`.
+/// The maximum `aio_reqprio` of a request: `sysconf(_SC_AIO_PRIO_DELTA_MAX)`.
 pub(crate) const PRIO_DELTA_MAX: c_int = 20;
 
 /// `SI_ASYNCIO` of sigaction(2).

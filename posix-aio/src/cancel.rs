@@ -18,7 +18,8 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
         return Err(libc::EBADF);
     }
     if front::has_parted() {
-        // The number names another file in the engine's threads.
+        // This thread has a descriptor table of its own: in the engine's threads, the number names
+        // another file.
         return Err(libc::EINVAL);
     }
     // SAFETY: null, or a control block by the caller's contract.
@@ -32,7 +33,8 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     let Some(process) = state::current() else { return Ok(AIO_ALLDONE) };
     let _whole = Uncancelable::new();
     if nested {
-        // A signal handler in a thread that is inside: locks may be held.
+        // This signal handler has interrupted a function of this library: the thread may hold
+        // locks.
         // SAFETY: as above.
         let over = unsafe { block.as_ref() }.is_some_and(|block| !is_in_progress(process, block));
         return Ok(if over { AIO_ALLDONE } else { AIO_NOTCANCELED });
@@ -42,8 +44,8 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     }
     // SAFETY: as above.
     let block = unsafe { &*block };
-    // The order matters: a request that ends in between has its error code before it stops being in
-    // progress.
+    // The order of the checks matters: a request that ends between them is not refused, because it
+    // was in progress in the first check.
     if !is_in_progress(process, block) && block.error.load(Ordering::Acquire) == libc::EINPROGRESS {
         // A copy of a control block: the request is unknown.
         return Err(libc::EINVAL);
@@ -92,7 +94,7 @@ fn cancel_one(process: &Process, block: &Aiocb) -> c_int {
         match process.instance.cancel(address) {
             Ok(()) => return AIO_CANCELED,
             Err(errno) if errno == -libc::EALREADY => return AIO_NOTCANCELED,
-            // Another thread is moving the request, or writing its result.
+            // Another thread is submitting the request, or writing its result.
             Err(_) => patience.wait(),
         }
     }

@@ -1,4 +1,5 @@
-//! The end of a request: result, error code, and notification. On the thread that has ended it.
+//! The end of a request: its result, its error code, and its notification. The thread that has
+//! ended the request does all this.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;

@@ -48,8 +48,9 @@ fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
     reentry::enter(body, |block| unsafe { submit::start_deferred(block) })
 }
 
-/// A thread that ends requests inside a call that waits for descriptors counts as inside. A
-/// notification signal ends its sleep.
+/// What this library does around calls that wait for descriptors, such as poll(2). A thread that
+/// completes requests in such a call counts as inside this library ([`reentry`]). A signal that
+/// notifies of a request ends the thread's sleep.
 struct LoopHooks;
 
 impl Hooks for LoopHooks {
@@ -138,8 +139,9 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// A cancellation point, as the C library's: [`pthread_cancel`] below has waiters check. The thread
-/// is cancelled where it holds nothing, and this frame has nothing to drop.
+/// aio_suspend(3) is a cancellation point, as in the C library. [`pthread_cancel`] wakes the
+/// waiters, and each of them checks whether it is cancelled. Then the thread holds no lock, and
+/// this frame has nothing to drop.
 ///
 /// # Safety
 /// As aio_suspend(3).
@@ -152,7 +154,7 @@ pub unsafe extern "C-unwind" fn _aio_suspend(
     // SAFETY: the caller's contract.
     let deadline = unsafe { suspend::deadline(timeout) };
     loop {
-        // Read first, so that a cancel is seen either here or by the wait.
+        // The count is read first, so that a cancel is seen either by the next call or by the wait.
         let cancels = state::cancels();
         // SAFETY: a thread of the program's.
         unsafe { pthread_testcancel() };
@@ -181,7 +183,8 @@ extern "C" fn find_next() {
 
 uringlet::at_load!(find_next);
 
-/// A thread that cancels itself may end in this call.
+/// pthread_cancel(3). Also wakes the threads in aio_suspend(3), so that they check whether they are
+/// cancelled. A thread that cancels itself may end in this call.
 ///
 /// # Safety
 /// As pthread_cancel(3).

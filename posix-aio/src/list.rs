@@ -12,8 +12,8 @@ use crate::member::{List, Member, let_go, one_less};
 use crate::request::Operation;
 use crate::{notify, signals, state, submit};
 
-/// lio_listio(3). `before_2_4` asks for the version before glibc 2.4, as the C library has it now:
-/// it never waits, and sends no notification for an empty list.
+/// lio_listio(3). `before_2_4`: behaves as the C library's function for programs from before glibc
+/// 2.4. That function never waits, and sends no notification if no request was started.
 ///
 /// # Safety
 /// As lio_listio(3).
@@ -29,7 +29,8 @@ pub(crate) unsafe fn listio(
         return Err(libc::EINVAL);
     }
     if nested {
-        // A signal handler in a thread that is inside: POSIX does not require this to work.
+        // This signal handler has interrupted a function of this library. POSIX does not require
+        // this to work.
         return Err(libc::EAGAIN);
     }
     let waits = mode == abi::LIO_WAIT && !before_2_4;

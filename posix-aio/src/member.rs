@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::abi::Sigevent;
 use crate::notify;
 
-/// A list that has not ended. Each of its requests has a reference, and the call that has submitted
-/// them.
+/// A list that has not ended. Each of its requests has a reference to it, and so has the call of
+/// lio_listio(3).
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) holders: AtomicU32,
-    /// Requests that have not ended; one more while they are being submitted.
+    /// The number of requests that have not ended. It is larger by one while requests are being
+    /// submitted.
     pub(crate) remaining: AtomicU32,
-    /// The notification at the end, if nobody waits. Fields that its kind does not use may be
-    /// uninitialized.
+    /// The notification at the end, if nobody waits. Fields that this kind of notification does not
+    /// use may be uninitialized.
     pub(crate) sigevent: Option<MaybeUninit<Sigevent>>,
 }
 
@@ -26,7 +27,7 @@ unsafe impl Sync for List {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member(u64);
 
-/// The end of the list sends a notification.
+/// Flag in a [`Member`]: the end of its list sends a notification.
 const TELLS: u64 = 1;
 
 impl Member {
@@ -38,7 +39,8 @@ impl Member {
         Self(0)
     }
 
-    /// The member from its word: for questions only or, once, to be ended.
+    /// The member from its word. Any number of copies may be asked; [`Member::ended`] is called on
+    /// one of them only.
     pub(crate) fn from_word(word: u64) -> Self {
         Self(word)
     }

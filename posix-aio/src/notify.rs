@@ -113,8 +113,9 @@ unsafe fn make_thread(
     Ok(())
 }
 
-/// The thread of a notification: all signals unblocked, as in the C library. The program's function
-/// may end the thread: this frame has nothing to drop. Called with a reference to a [`Gate`].
+/// The thread of a notification, with all signals unblocked, as in the C library. The program's
+/// function may end the thread, so this frame has nothing to drop. `argument` is a reference to a
+/// [`Gate`].
 extern "C-unwind" fn run(argument: *mut c_void) -> *mut c_void {
     // SAFETY: from `make_thread`, and taken once.
     let gate = unsafe { Arc::from_raw(argument.cast::<Gate>()) };
@@ -128,8 +129,7 @@ extern "C-unwind" fn run(argument: *mut c_void) -> *mut c_void {
 }
 
 impl Prepared {
-    /// Sends the notification. It is lost if it can no longer be sent (the limit of pending
-    /// signals).
+    /// Sends the notification. A signal is lost if the user has too many pending signals.
     #[inline]
     pub(crate) fn go(self) {
         match self {

@@ -1,5 +1,6 @@
-//! The entry and exit of every function: preserves `errno`, and detects a signal handler that calls
-//! it in a thread which is already inside.
+//! The entry and exit of every function, which preserve `errno`. Between entry and exit, the thread
+//! counts as inside. A signal handler may interrupt a thread that is inside, and call a function.
+//! The entry detects this.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -9,17 +10,18 @@ use uringlet::front;
 
 use crate::abi::Aiocb;
 
-/// The maximum number of waiting requests that signal handlers have submitted while their thread
-/// was inside.
+/// The maximum number of deferred requests of one thread. A request is deferred if a signal handler
+/// submits it while its thread is inside.
 const DEFERRED_MAX: usize = 64;
 
 /// The state of one thread.
 struct Thread {
     inside: Cell<bool>,
     deferred: [Cell<*mut Aiocb>; DEFERRED_MAX],
-    /// The number of requests that were ever added, and removed, in order. Changed in single steps,
+    /// The number of requests that were ever put into `deferred`. It changes in one atomic step,
     /// because handlers interrupt this thread and each other.
     put: AtomicUsize,
+    /// The number of requests that were ever taken out, in the order in which they were put in.
     taken: AtomicUsize,
 }
 
@@ -33,7 +35,8 @@ impl Thread {
         }
     }
 
-    /// Every added request is complete: a handler ends before the interrupted code goes on.
+    /// Are there deferred requests? Each of them is stored completely, because a signal handler
+    /// ends before the code that it has interrupted goes on.
     #[inline]
     fn has_deferred(&self) -> bool {
         self.put.load(Ordering::Relaxed) != self.taken.load(Ordering::Relaxed)
@@ -50,8 +53,8 @@ impl Thread {
         has_room
     }
 
-    /// Passes all of them to `start`. Handlers may add more meanwhile, for example one that handles
-    /// the notification of a request that was just started.
+    /// Passes all deferred requests to `start`. Signal handlers may defer more meanwhile, for
+    /// example the handler of a notification of a request that was just started.
     #[cold]
     fn start_deferred(&self, start: impl Fn(*mut Aiocb)) {
         self.inside.set(true);
@@ -69,15 +72,16 @@ thread_local! {
     static THREAD: Thread = const { Thread::new() };
 }
 
-/// Has a request submitted as soon as this thread is out. False: too many requests wait already.
+/// Has a request submitted as soon as this thread leaves the interrupted function. False: too many
+/// requests wait already.
 pub(crate) fn defer(block: *mut Aiocb) -> bool {
     THREAD.with(|thread| thread.defer(block))
 }
 
-/// Runs `body` inside. Its argument says whether the thread was inside already: then a signal
-/// handler has interrupted it, and locks may be held. An error sets errno and returns -1; otherwise
-/// the program's `errno` is preserved. At the end, `start` gets the requests that handlers have
-/// deferred.
+/// Runs `body` inside. The argument of `body` is true if the thread was inside already: then this
+/// is a signal handler, and the thread may hold locks. An error sets errno and returns -1;
+/// otherwise the program's `errno` is preserved. At the end, `start` gets the requests that
+/// handlers have deferred.
 #[inline(always)]
 pub(crate) fn enter(
     body: impl FnOnce(bool) -> Result<c_int, c_int>,
@@ -103,7 +107,7 @@ pub(crate) fn is_inside() -> bool {
 fn leave(start: impl Fn(*mut Aiocb)) {
     THREAD.with(|thread| {
         thread.inside.set(false);
-        // A handler from here on is not inside: it submits by itself.
+        // A handler that runs from here on is not inside, and submits its requests itself.
         while thread.has_deferred() {
             thread.start_deferred(&start);
         }

@@ -3,10 +3,10 @@
 
 use std::ffi::c_int;
 
-/// Is there a signal handler, and do all have SA_RESTART (sigaction(2))? The C library sleeps in a
-/// call that the kernel then restarts, unless there is a timeout. The kernel's wait for direct
-/// requests is never restarted, and does not say which handler ran. If only some handlers have the
-/// flag, the answer is unknown.
+/// Is there a signal handler, and do all handlers have SA_RESTART (sigaction(2))? The C library
+/// sleeps in a call that the kernel restarts after such a handler, unless there is a timeout. Here,
+/// the kernel's wait for direct requests is never restarted, and does not tell which handler ran.
+/// If only some handlers have the flag, this returns false.
 #[cold]
 pub(crate) fn all_restart() -> bool {
     let mut handlers = (1..=libc::SIGRTMAX()).filter_map(handler_flags).peekable();

@@ -19,11 +19,12 @@ use crate::{complete, reentry};
 
 /// The number of the instance's slots. A slot's memory is touched when it is first used.
 const SLOTS: u32 = 4096;
-/// The memory for the requests that a fsync waits for, at most.
+/// The maximum number of bytes for the list of requests that a fsync waits for.
 const SYNC_BYTES: usize = 64 * 1024 + SLOTS as usize * 32;
 /// The bits of a program's address.
 const ADDRESS_BITS: u32 = 48;
-/// The number of requests that the kernel gets at a time: Linux AIO's are few on some hosts.
+/// The maximum number of requests that the kernel has at a time. Some hosts allow Linux AIO only
+/// few requests (fs.aio-max-nr).
 const KERNEL_ROOM: u32 = 1024;
 
 /// The POSIX AIO of one process.
@@ -32,9 +33,10 @@ pub(crate) struct Process {
     generation: u64,
     pub(crate) instance: Arc<Instance>,
     waiting: Mutex<Waiting>,
-    /// Requests that wait for a slot: later ones wait behind them.
+    /// The number of requests that wait for a slot. Later requests wait behind them.
     backlog: AtomicUsize,
-    /// The requests that wait for a slot, and waiting fsyncs.
+    /// Counts the requests that wait for a slot and the waiting fsyncs. One thread at a time passes
+    /// them on.
     held_back: Handover,
 }
 
@@ -69,7 +71,7 @@ pub(crate) fn current() -> Option<&'static Process> {
 /// The state of this process, made now if there is none.
 ///
 /// # Errors
-/// The errno with which the environment's engine is refused.
+/// `EAGAIN` if memory is short, or the errno with which the environment's engine is refused.
 #[inline]
 pub(crate) fn current_or_new() -> Result<&'static Process, i32> {
     match current() {
@@ -152,8 +154,8 @@ impl Process {
         let Waiting { backlog, syncs } = &mut *waiting;
         backlog.try_reserve(1).and_then(|()| syncs.try_reserve(1)).map_err(|_| libc::EAGAIN)?;
         if ready.is_sync() && waiting.backlog.is_empty() {
-            // Counted first: a request that ends from here on either sees the count, or is seen as
-            // ended.
+            // The fsync is counted first. If a request ends from here on, its thread sees the
+            // count, or this thread sees that the request has ended.
             self.held_back.add();
             fence(Ordering::SeqCst);
             let before = self.instance.in_flight_on(ready.fildes());
@@ -164,7 +166,7 @@ impl Process {
             self.held_back.add();
         }
         drop(waiting);
-        // The requests that it waits for may have ended just now.
+        // The requests that the new one waits for may have ended just now.
         self.pass_on();
         Ok(())
     }
@@ -172,15 +174,15 @@ impl Process {
     /// A request has ended: passes on requests that have waited for it.
     #[inline]
     pub(crate) fn released(&self) {
-        // Pairs with the steps in `hold_back`: either this thread sees the waiting request, or that
-        // one sees the free slot.
+        // Pairs with the steps in `hold_back`: either this thread sees the waiting request, or the
+        // thread in `hold_back` sees the free slot.
         if self.held_back.waits_for_room() {
             self.pass_on();
         }
     }
 
-    /// Passes on waiting requests that are ready. One thread at a time does it; a call by another
-    /// one is noted.
+    /// Passes on waiting requests that are ready. Only one thread at a time does this. A call by
+    /// another thread returns at once, and the first thread does its work.
     #[cold]
     fn pass_on(&self) {
         self.held_back.run(|| self.pass_on_now(), || self.can_pass());
@@ -212,8 +214,8 @@ impl Process {
                 },
             };
             let from_backlog = at.is_none();
-            // Submitted without a lock: it may complete at once. A thread that looks for it
-            // meanwhile finds it in neither place, and waits (`cancel`).
+            // The request is submitted without the lock, because it may complete at once. A thread
+            // that cancels it meanwhile finds it neither here nor in the instance, and waits.
             drop(waiting);
             if !self.submit(&next) {
                 let mut waiting = self.lock();
@@ -336,7 +338,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: front::Ends) {
     }
 }
 
-/// Have all requests that it waits for ended?
+/// Have all requests ended that this fsync waits for?
 fn is_ready(instance: &Instance, sync: &mut PendingSync) -> bool {
     sync.before.retain(|&request| !instance.is_over(request));
     sync.before.is_empty()

@@ -72,7 +72,8 @@ pub(crate) unsafe fn start(
     Ok(())
 }
 
-/// From here to the kernel's system call, no field of the block is written.
+/// Makes the engine's request from a control block. From here to the kernel's system call, no field
+/// of the block is written.
 ///
 /// # Safety
 /// The control block is in progress.
@@ -87,9 +88,10 @@ unsafe fn translate(
     let transfer = || {
         // SAFETY: as above; a transfer has these fields.
         let (buf, nbytes, offset) = unsafe { ((*block).buf, (*block).nbytes, (*block).offset) };
-        // As in pread(2): the first check.
+        // As in pread(2), the offset is checked first.
         let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
-        // No buffer is that long. If the length were cut, the call would write to the buffer.
+        // No buffer is longer than `isize::MAX`. If the length were cut, the call would transfer
+        // as many bytes as the memory there has.
         let fits = isize::try_from(nbytes).is_ok();
         let buffer = std::ptr::slice_from_raw_parts_mut(buf.cast::<u8>(), nbytes);
         if fits { Ok((buffer, offset)) } else { Err(libc::EFAULT) }
@@ -114,8 +116,9 @@ unsafe fn translate(
     Ok(Ready { sqe, data: member.word(), notify })
 }
 
-/// The thread may hold any lock: the request is submitted when it is out. POSIX does not require
-/// this to work (signal-safety(7)), but programs do it, and the C library's locks allow it.
+/// Has the request submitted when the interrupted thread leaves the library, because the thread may
+/// hold any lock now. POSIX does not require this to work (signal-safety(7)). But programs do it,
+/// and the C library's locks allow it.
 ///
 /// # Safety
 /// As [`start`].

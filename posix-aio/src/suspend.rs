@@ -34,7 +34,8 @@ impl Blocks {
         (0..self.1).map(move |at| unsafe { self.0.add(at).read_unaligned() })
     }
 
-    /// A thread that waits for one of many checks at each completion.
+    /// The completions after which the waiting thread checks its requests. If it waits for more
+    /// than eight requests, these are all completions.
     fn concern(self) -> Concern {
         let mut blocks = self.iter().filter(|block| !block.is_null());
         let words: [u64; 8] = std::array::from_fn(|_| blocks.next().map_or(0, |at| at as u64));
@@ -85,8 +86,8 @@ pub(crate) unsafe fn deadline(timeout: *const libc::timespec) -> Option<Instant>
     Instant::now().checked_add(front::duration(timeout).unwrap_or_default())
 }
 
-/// aio_suspend(3); `nested` as in [`crate::submit::start`]. Also ends if there were more than this
-/// many `cancels`.
+/// aio_suspend(3); `nested` as in [`crate::submit::start`]. Also ends once pthread_cancel(3) was
+/// called more than `cancels` times.
 ///
 /// # Safety
 /// As aio_suspend(3).

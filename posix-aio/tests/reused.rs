@@ -1,5 +1,5 @@
-//! The library remembers facts about a descriptor's number. These may cost time, and change no
-//! answer and no byte.
+//! The library remembers facts about a descriptor's number. A fact that is no longer true may cost
+//! time, but changes no answer and no byte.
 
 mod library;
 

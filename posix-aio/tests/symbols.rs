@@ -33,8 +33,8 @@ fn symbols_and_versions_are_the_c_librarys() {
     }
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
-    // The linker makes the real names from the first ones (build.rs). The other functions close a
-    // descriptor or end a thread.
+    // The linker makes the real names from the names in `made` (build.rs). The library also exports
+    // functions of the C library that it has to see, such as close(2) and pthread_cancel(3).
     let made = |name: &str| {
         (name.starts_with("_aio_") || name.starts_with("_lio_")) && name.ends_with("@Base")
     };

@@ -1,5 +1,5 @@
-//! Requests that the calling thread waits for, through a context that the thread keeps: no lock is
-//! taken, and nothing new is made.
+//! Requests that the calling thread waits for. They go through a context that the thread keeps for
+//! later calls, so that a call takes no lock and makes no context.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -10,7 +10,8 @@ use uringlet::{Context, Sqe};
 
 use crate::error;
 
-/// The number of requests of a thread's context: enough to keep a disk and 64 threads busy.
+/// The maximum number of requests in flight of a thread's context. It is enough to keep a disk and
+/// 64 threads busy.
 const ENTRIES: u32 = 512;
 
 /// The maximum number of bytes of one call (read(2)). Longer transfers take several.
@@ -59,7 +60,7 @@ impl BatchRequest {
         Self::new(what, fd, (std::ptr::null_mut(), 0), 0)
     }
 
-    /// The rest of the request, up to the maximum of one call.
+    /// The next call of the request, for the bytes that are left, [`LENGTH_MAX`] at most.
     #[inline]
     fn sqe(&self) -> Sqe {
         let address = self.address.wrapping_add(self.done);
@@ -74,7 +75,7 @@ impl BatchRequest {
         }
     }
 
-    /// Takes the result of a call. True: another call follows.
+    /// Takes the result of a call. True: the request needs another call.
     #[inline]
     fn after(&mut self, result: i32) -> bool {
         let Ok(count) = usize::try_from(result) else {
@@ -95,7 +96,7 @@ impl BatchRequest {
 
 /// A context of one thread.
 struct Own {
-    /// The process that made it: the child of a fork makes another one.
+    /// The process that made the context. The child of a fork makes another one.
     generation: u64,
     context: Context,
 }
@@ -105,8 +106,8 @@ thread_local! {
 }
 
 impl Own {
-    /// Takes the context of this thread out of its place. A Python signal handler that comes here
-    /// meanwhile makes one for itself.
+    /// Takes the context of this thread out of its place. A Python signal handler that calls this
+    /// meanwhile makes another context.
     fn take() -> PyResult<Self> {
         let generation = uringlet::front::enter_process();
         let kept = OWN.try_with(RefCell::take).ok().flatten();
@@ -125,9 +126,9 @@ impl Own {
 /// The progress of a batch.
 #[derive(Default)]
 struct Progress {
-    /// The first request that was not pushed.
+    /// The number of the first request that was not pushed.
     next: usize,
-    /// Requests that need another call.
+    /// The numbers of requests that need another call.
     again: Vec<usize>,
     outstanding: usize,
     /// No more requests are pushed.
@@ -157,14 +158,15 @@ enum Stop {
     Failed(i32),
 }
 
-/// Continues until all requests have ended, or a signal came.
+/// Pushes, submits and reaps requests until all have ended, or until a signal comes.
 ///
 /// # Safety
 /// The buffers belong to the requests until nothing is outstanding.
 unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut Progress) -> Stop {
     let room = context.entries();
     let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-    // Pushed requests are submitted in any case: the context outlives the buffers.
+    // Requests that were pushed are submitted in any case. Otherwise a later call would submit
+    // them, when their buffers may be gone.
     while at.outstanding + context.pushed() > 0 || at.has_more(requests.len()) {
         let mut pushed = context.pushed();
         while at.has_more(requests.len()) && pushed + at.outstanding < room {
@@ -208,8 +210,8 @@ unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut P
 /// Executes all requests, without the interpreter, and waits for all of them.
 ///
 /// # Errors
-/// The exception of a signal handler: then requests that have not begun are not executed, and the
-/// others are waited for. `OSError` if no context can be made.
+/// The exception of a signal handler. Then requests that have not begun are not executed, and
+/// this waits for the others. `OSError` if no context can be made.
 ///
 /// # Safety
 /// The buffers stay valid until this returns.
@@ -222,7 +224,7 @@ pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [BatchRequest]) -> P
         match py.detach(|| unsafe { go_on(&mut own.context, requests, &mut at) }) {
             Stop::Over => break,
             Stop::Failed(errno) => {
-                // The context does not return to the thread: its end waits for requests in flight.
+                // The context is dropped, which waits for its requests in flight.
                 py.detach(|| drop(own));
                 return Err(error::os_error(errno));
             }

@@ -1,9 +1,8 @@
 //! Memory of Python objects, held for as long as a request may use it.
 //!
-//! The engine's threads end requests that nobody waits for, and must not call Python. A hold that
-//! is dropped there, or anywhere without the interpreter, goes to a list. The next thread with the
-//! interpreter empties the list: every call that makes requests, and every wake-up of an event
-//! loop.
+//! The engine's threads end requests that nobody waits for, and must not call Python. If a thread
+//! without the interpreter drops a [`Hold`], its object goes to a list. Every call that makes
+//! requests and every wake-up of an event loop empty the list.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -17,7 +16,7 @@ use uringlet::fs::{IoBuf, IoBufMut, SetLen};
 
 use crate::ready::Home;
 
-/// A `Py_buffer` that does not move: exporters may have stored its address.
+/// A `Py_buffer` at a fixed address, because the object that exports it may have stored this.
 struct View(Box<ffi::Py_buffer>);
 
 impl View {
@@ -41,9 +40,9 @@ enum Kept {
     Object(Py<PyAny>),
 }
 
-/// The address and the number of the bytes. The pointer is the interpreter's own: code that has
-/// just made the bytes may write through it. A slice would claim that nobody does, and that all of
-/// it is initialized.
+/// The address and the number of the bytes. The pointer comes from the interpreter, so that code
+/// that has just made the bytes may write through it. A slice would claim that nobody writes, and
+/// that all bytes are initialized.
 fn memory_of(bytes: &Bound<'_, PyBytes>) -> (*mut u8, usize) {
     // SAFETY: bytes, with the interpreter attached.
     let (address, length) =
@@ -73,9 +72,9 @@ pub(crate) unsafe fn cut(bytes: &Bound<'_, PyBytes>, count: usize) -> PyResult<P
 
 /// Memory of a Python object, which neither moves nor goes away while this is held.
 pub(crate) struct Hold {
-    /// `None` once it was released.
+    /// The object, or `None` once it was released.
     kept: Option<Kept>,
-    /// The loop that releases it if a thread of the engine has dropped it.
+    /// The loop that is woken to release the object if a thread of the engine has dropped this.
     home: Option<Home>,
     address: NonNull<u8>,
     length: usize,
@@ -183,7 +182,7 @@ impl Drop for Hold {
     }
 }
 
-/// Objects to be released by a thread with the interpreter.
+/// An object that a thread with the interpreter will release, and the next one in the list.
 struct Left {
     kept: Kept,
     next: *mut Left,
@@ -191,7 +190,8 @@ struct Left {
 
 static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
 
-/// There is no lock here: a thread that the child of a fork does not have might hold it.
+/// Puts an object into the list. The list has no lock: in the child of a fork, a thread that does
+/// not exist there might hold it.
 fn leave(kept: Kept) {
     let left = Box::into_raw(Box::new(Left { kept, next: LEFT.load(Ordering::Relaxed) }));
     loop {

@@ -1,5 +1,5 @@
-//! Contexts and operations with caio's interface: the thread that asks takes completions, and calls
-//! callbacks.
+//! Contexts and operations with caio's interface. The thread that calls ``process_events`` or
+//! ``flush`` takes the completions, and calls the callbacks.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -58,9 +58,9 @@ struct Changing {
     /// A count, or a negative errno.
     result: i32,
     callback: Option<Py<PyAny>>,
-    /// The context while it is in flight.
+    /// The context, while the operation is in flight.
     context: Option<Py<Context>>,
-    /// The number by which the context knows it.
+    /// The number by which the context knows the operation.
     ticket: u64,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Operation {
     offset: u64,
     priority: u16,
     nbytes: usize,
-    /// The result of a read, filled by it, and visible to nobody before it has ended.
+    /// The bytes that a read fills. They are visible to nobody before the read has ended.
     bytes: Option<Py<PyBytes>>,
     changing: Mutex<Changing>,
 }
@@ -147,10 +147,10 @@ impl Operation {
         callback
     }
 
-    /// The result, once it has ended.
+    /// The result, once the operation has ended; `None` before it is submitted.
     ///
     /// # Errors
-    /// `RuntimeError` while it is in flight.
+    /// `RuntimeError` while the operation is in flight.
     fn ended(&self) -> PyResult<Option<i32>> {
         let changing = lock(&self.changing);
         match changing.phase {
@@ -327,7 +327,8 @@ impl Operation {
         Ok(())
     }
 
-    /// The bytes are kept: the kernel may be writing to them.
+    /// Drops the callback and the context. The bytes are kept, because the kernel may be writing to
+    /// them.
     fn __clear__(&self) {
         let cleared = {
             let mut changing = lock(&self.changing);
@@ -346,7 +347,7 @@ struct Owned {
 }
 
 impl Owned {
-    /// The completions, at most this many. Requests that do not sleep are executed first.
+    /// Takes completions, `max` at most. Executes requests that do not sleep first.
     fn reap(&mut self, max: usize) -> VecDeque<Cqe> {
         let _ = self.context.wait(0, None);
         let mut reaped = VecDeque::new();
@@ -374,7 +375,7 @@ pub(crate) struct Context {
     counter: Eventfd,
     max_requests: usize,
     in_flight: Mutex<HashMap<u64, Py<Operation>>>,
-    /// Completions that any thread has delivered.
+    /// The number of completions that all threads together have delivered.
     delivered: AtomicU64,
 }
 
@@ -406,7 +407,7 @@ impl Context {
         count
     }
 
-    /// Sleeps until a completion was counted.
+    /// Sleeps until the eventfd has counted a completion, or until the time is over.
     fn sleep(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<()> {
         let milliseconds = timeout.map_or(-1, |timeout| {
             i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
@@ -597,7 +598,7 @@ impl Context {
             let ticket = owned.next;
             owned.next += 1;
             lock(&operation.changing).ticket = ticket;
-            // The ticket is kept first, because the request may end as soon as it is submitted.
+            // The ticket is stored before the submit, because the request may end at once.
             lock(&self.in_flight).insert(ticket, kept);
             // SAFETY: the operation keeps its bytes, and the context keeps the operation until its
             // completion was reaped.
@@ -620,7 +621,8 @@ impl Context {
         })
     }
 
-    /// Has another thread end the operations in flight: nobody waits here.
+    /// Ends the context. Another thread waits for the operations in flight, so that this one does
+    /// not.
     fn end(&self) {
         let owned = lock(&self.owned).take();
         let operations = std::mem::take(&mut *lock(&self.in_flight));
@@ -630,8 +632,9 @@ impl Context {
         }
         let kept = (owned, operations);
         let thread = std::thread::Builder::new().name("uringlet-close".into());
-        // The end of the context waits for operations that have begun, and then drops the bytes. If
-        // no thread can be made, everything stays, because the kernel may be writing to it.
+        // The end of the context waits for operations that have begun. Then their bytes are
+        // dropped. If no thread can be made, the bytes stay, because the kernel may be writing to
+        // them.
         let closing = std::mem::ManuallyDrop::new(kept);
         let spawned = thread.spawn(move || {
             let (owned, operations) = std::mem::ManuallyDrop::into_inner(closing);

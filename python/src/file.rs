@@ -51,8 +51,8 @@ fn nothing(py: Python<'_>, result: std::io::Result<()>) -> PyResult<Py<PyAny>> {
     result.map(|()| py.None()).map_err(|error| error::from_io(&error))
 }
 
-/// The result of a close. If requests are in flight, the descriptor is closed after the last of
-/// them, as was asked for.
+/// The result of a close. `EBUSY` is no error: requests are in flight, and the descriptor is closed
+/// after the last of them.
 fn closed(result: std::io::Result<()>) -> PyResult<()> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
@@ -108,8 +108,8 @@ impl File {
         self
     }
 
-    /// The file, for a caller that needs its descriptor only. It stays open as long as the returned
-    /// handle.
+    /// The file, for a caller that needs its descriptor only. The descriptor stays open as long as
+    /// the returned handle exists.
     ///
     /// # Errors
     /// `ValueError`: the file is closed.
@@ -425,7 +425,7 @@ impl File {
         let Some(file) = lock(&self.file).take() else { return Ok(()) };
         let closed = py.detach(|| match file.into_std() {
             Ok(file) => close(file.into_raw_fd()),
-            // The last holder closes it.
+            // A request in flight also holds the file: the last holder closes it.
             Err(shared) => {
                 drop(shared);
                 Ok(())

@@ -21,7 +21,7 @@ struct Round {
 }
 
 impl Round {
-    /// This many fewer are awaited. True: none is left.
+    /// Subtracts the requests that are no longer awaited. True: none is left.
     fn less(&self, by: usize) -> bool {
         self.left.fetch_sub(by, Ordering::AcqRel) == by
     }
@@ -40,7 +40,7 @@ enum Part {
     Ended(PyResult<Py<PyAny>>),
 }
 
-/// Requests that end together.
+/// The requests of one [`gather`].
 pub(crate) struct Together {
     parts: Vec<Part>,
     return_exceptions: bool,
@@ -80,7 +80,8 @@ impl Steps for Together {
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
         let task = context.waker();
         let waiting = self.waiting().count();
-        // This poll itself counts as one more, which delays the wake-up until all were polled.
+        // This poll counts as one more request, so that the task is woken only after all were
+        // polled.
         let left = AtomicUsize::new(waiting + 1);
         let round = Arc::new(Round { left, task: task.clone() });
         let waker = Waker::from(Arc::clone(&round));
@@ -97,7 +98,7 @@ impl Steps for Together {
             return Poll::Ready(self.values(py));
         }
         if round.less(ended + 1) {
-            // Tasks that were deferred, so that others run, have to be polled again.
+            // Requests that wake their task in the poll, to let other tasks run, need another poll.
             task.wake_by_ref();
         }
         Poll::Pending

@@ -1,8 +1,8 @@
 //! The Python module `uringlet`: a thin interface to the library, in one extension module.
 //!
 //! Nothing here executes a request. Batches go through a context of the calling thread
-//! (`batch.rs`), and awaitables through `uringlet::fs` (`request.rs`). Contexts of caio's classes
-//! are their own (`caio.rs`).
+//! (`batch.rs`), and awaitables through `uringlet::fs` (`request.rs`). Each context of caio's
+//! classes has a context of the library (`caio.rs`).
 
 mod batch;
 mod buffer;

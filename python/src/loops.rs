@@ -1,8 +1,8 @@
 //! The event loops: how a loop learns, on its own thread, that requests have ended.
 //!
-//! An asyncio loop has one eventfd(2) among its readers. Threads of the engine note ended requests
-//! and count it up; the loop's thread completes the futures. A trio task waits for an eventfd of
-//! its own. No thread of the engine touches Python.
+//! An asyncio loop has one eventfd(2) among its readers. Threads of the engine note ended requests,
+//! and signal this eventfd. Then the loop's thread completes the futures. A trio task waits for an
+//! eventfd that only this task has. No thread of the engine touches Python.
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -33,7 +33,8 @@ impl Bell {
 
     fn connect(&self, ready: Arc<Ready>) {
         let ready = self.ready.get_or_init(|| ready);
-        // Either the ring sees the loop, or this thread sees the ring. Both do no harm.
+        // Either `ring` sees the loop, or this thread sees that `ring` was called. If both do, the
+        // ticket is noted twice, which does no harm.
         if self.has_rung.load(Ordering::SeqCst) {
             ready.note(self.ticket);
         }
@@ -57,11 +58,11 @@ impl Wake for Bell {
     }
 }
 
-/// A loop's reader: the loop calls it when its eventfd is readable.
+/// A loop's reader: the loop calls this object when the eventfd in `ready` is readable.
 #[pyclass(frozen, weakref, module = "uringlet._uringlet")]
 pub(crate) struct Reader {
     ready: Arc<Ready>,
-    /// Futures of waiting tasks.
+    /// The futures of waiting tasks, by the tickets of their bells.
     waiting: Mutex<HashMap<u64, Py<PyAny>>>,
 }
 
@@ -80,7 +81,7 @@ impl Reader {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // If the lock is held, somebody uses it.
+        // If the lock is held, a thread uses the futures, and they are not garbage.
         if let Ok(waiting) = self.waiting.try_lock() {
             waiting.values().try_for_each(|future| visit.call(future))?;
         }
@@ -159,12 +160,12 @@ impl Place {
 impl Drop for Seat {
     fn drop(&mut self) {
         let future = lock(&self.reader.get().waiting).remove(&self.ticket);
-        // The lock is free here: this may drop the last reference.
+        // The lock was released before, because this may drop the last reference and run Python.
         drop(future);
     }
 }
 
-/// The running loop's reader.
+/// The running loop's reader, made now if the loop has none.
 ///
 /// # Errors
 /// The exception of a loop without `add_reader`.
@@ -181,7 +182,8 @@ fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Read
     let ready = Ready::new()?;
     let number = ready.number();
     let reader = Py::new(py, Reader { ready, waiting: Mutex::default() })?;
-    // The loop keeps it. If the table kept it, its futures would be kept, and they keep the loop.
+    // The loop keeps the reader. If the table kept it, the table would keep the reader's futures,
+    // and these would keep the loop.
     running.call_method1(intern!(py, "add_reader"), (number, reader.clone_ref(py)))?;
     let reference = REFERENCE.import(py, "weakref", "ref")?.call1((reader.clone_ref(py),))?;
     readers.set_item(running, reference)?;
@@ -205,7 +207,7 @@ pub(crate) fn wait_for<'py>(py: Python<'py>, bell: &Bell) -> PyResult<(Place, Bo
     })?;
     let reader = reader(py, &running)?;
     let future = running.call_method0(intern!(py, "create_future"))?;
-    // The first step of awaiting the future, which marks it as awaited.
+    // This is the first step of awaiting the future, which marks the future as awaited.
     let step = future.call_method0(intern!(py, "__await__"))?;
     let given = step.call_method0(intern!(py, "__next__"))?;
     lock(&reader.get().waiting).insert(bell.ticket, future.unbind());

@@ -14,11 +14,12 @@ use crate::batch::{BatchRequest, What, execute};
 use crate::file::File;
 use crate::{buffer, error};
 
-/// `Py_buffer`s in their places, released together.
+/// `Py_buffer`s, which do not move, and which are released together.
 struct Views(Vec<ffi::Py_buffer>);
 
 impl Views {
-    /// Adds the buffer of an object: address and length. There is room for it, so nothing moves.
+    /// Adds the buffer of an object, and returns its address and length. The vector has room for
+    /// it, so no other buffer moves.
     fn add(&mut self, object: &Bound<'_, PyAny>, flags: i32) -> PyResult<(*mut u8, usize)> {
         assert!(self.0.len() < self.0.capacity(), "room for all was reserved");
         let at = self.0.len();
@@ -34,7 +35,7 @@ impl Views {
     }
 }
 
-/// The interpreter is attached: these live within one call.
+/// The interpreter is attached when this is dropped, because `Views` live within one call.
 impl Drop for Views {
     fn drop(&mut self) {
         for view in &mut self.0 {
@@ -61,7 +62,7 @@ impl Errors {
     }
 }
 
-/// The three parts of a request.
+/// The three parts of a request: file, offset and buffer.
 #[inline]
 fn parts<'a, 'py>(item: &'a Bound<'py, PyAny>) -> PyResult<[Borrowed<'a, 'py, PyAny>; 3]> {
     if let Ok(tuple) = item.cast::<PyTuple>()
@@ -102,7 +103,7 @@ fn many<'py>(
     let py = requests.py();
     let errors = Errors::of(errors)?;
     buffer::sweep(py);
-    // A tuple of its own, so that the requests stay whatever Python runs meanwhile.
+    // Makes a tuple, so that the requests stay the same whatever Python code runs meanwhile.
     // SAFETY: gives a new reference to a tuple, or null with an exception.
     let items = unsafe {
         let raw = ffi::PySequence_Tuple(requests.as_ptr());
@@ -146,7 +147,7 @@ fn results<'py>(
     batch: &[BatchRequest],
     errors: Errors,
 ) -> PyResult<Bound<'py, PyList>> {
-    // Most counts are the same: they share one number.
+    // Most counts are the same, and share one Python number.
     let mut last: Option<(i64, Bound<'py, PyAny>)> = None;
     let mut counts = Vec::with_capacity(batch.len());
     for (at, &BatchRequest { result, .. }) in batch.iter().enumerate() {

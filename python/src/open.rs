@@ -90,7 +90,7 @@ impl How {
         Ok(Self { path, name, flags, mode, direct })
     }
 
-    /// The operation to be awaited.
+    /// The open as an operation that can be awaited.
     pub(crate) fn op(&self) -> Op<fs::Open> {
         let access = self.flags & libc::O_ACCMODE;
         fs::File::options()
@@ -125,7 +125,8 @@ impl How {
             match refused.raw_os_error() {
                 Some(libc::EINTR) => py.check_signals()?,
                 Some(libc::EINVAL) if self.direct == Direct::Try && flags & libc::O_DIRECT != 0 => {
-                    // The file system has no direct I/O. It may have created the file.
+                    // The file system has no direct I/O. The failed open may have created the file,
+                    // so the next try must not ask for a new file.
                     flags &= !(libc::O_DIRECT | libc::O_EXCL);
                 }
                 _ => return Err(error::with_name(py, &refused, &self.name)),

@@ -19,13 +19,13 @@ pub(crate) fn eventfd() -> PyResult<Eventfd> {
     Eventfd::new().map_err(|error| error::from_io(&error))
 }
 
-/// The state of a loop that threads of the engine use.
+/// The part of a loop's state that threads of the engine use.
 pub(crate) struct Ready {
     counter: Eventfd,
     ended: Mutex<Vec<u64>>,
 }
 
-/// The loop that an operation is awaited on, from the moment that there is one.
+/// The loop on which an operation is awaited. It is set when the operation is first awaited.
 pub(crate) type Home = Arc<OnceLock<Arc<Ready>>>;
 
 impl Ready {
@@ -38,14 +38,15 @@ impl Ready {
         self.counter.count_up();
     }
 
-    /// The descriptor that is readable while something has ended.
+    /// The descriptor that is readable after an operation has ended, until the next
+    /// [`take`](Self::take).
     pub(crate) fn number(&self) -> i32 {
         self.counter.as_raw_fd()
     }
 
     /// Returns the tickets that have ended since the last call.
     pub(crate) fn take(&self) -> Vec<u64> {
-        // The count first: whatever is noted later counts again.
+        // The eventfd is reset first, so that an operation that is noted later counts again.
         self.counter.take();
         std::mem::take(&mut *lock(&self.ended))
     }

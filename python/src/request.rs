@@ -1,4 +1,4 @@
-//! One operation that Python awaits: a future of `uringlet::fs`, polled by `send`.
+//! An operation that Python awaits: a future of `uringlet::fs`, which `send` polls.
 use std::ffi::CString;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::loops::{self, Bell, Place};
 use crate::ready::{Home, lock};
 
-/// An operation, and the place for its buffer if the operation outlives its future.
+/// The work of a request, and the loop to wake when a thread of the engine drops its buffer.
 pub(crate) struct Job {
     pub(crate) work: Work,
     home: Option<Home>,
@@ -28,7 +28,7 @@ impl Job {
     }
 }
 
-/// The work of a request, in one step or several.
+/// The work of a request, which takes one poll or several.
 pub(crate) trait Steps {
     /// Continues the work. Ready: the value, or the exception.
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>>;
@@ -67,7 +67,7 @@ where
     Box::new(Then(operation, Some(make)))
 }
 
-/// The request has nothing left to do.
+/// The work of a request that has its value already.
 pub(crate) struct Done(pub(crate) Py<PyAny>);
 
 impl Steps for Done {
@@ -110,13 +110,14 @@ impl Request {
         Self { name, state: Mutex::new(State::Pending(job, None)) }
     }
 
-    /// Makes a request whose buffer is at this home.
+    /// Makes a request whose buffer has this home: the loop that is woken when a thread of the
+    /// engine drops the buffer.
     pub(crate) fn with_home(name: &'static str, work: Work, home: Home) -> Self {
         let job = Job { work, home: Some(home) };
         Self { name, state: Mutex::new(State::Pending(job, None)) }
     }
 
-    /// Takes the work out of the request, for a caller that executes it instead.
+    /// Takes the work out of the request, for a caller that polls it instead.
     ///
     /// # Errors
     /// `RuntimeError`: the request was awaited.
@@ -186,7 +187,7 @@ impl Request {
         }
     }
 
-    /// Gives the request up: no task waits for it any more. True: it was never awaited.
+    /// Gives the request up: no task waits for it any more. True: the request was never awaited.
     fn abandon(&self) -> bool {
         let state = std::mem::replace(&mut *lock(&self.state), State::Over);
         matches!(state, State::Pending(_, None))
@@ -195,7 +196,7 @@ impl Request {
     /// As [`Request::abandon`], for a request that is garbage.
     fn end(&self) {
         if self.abandon() {
-            // While the interpreter ends, there is no warning.
+            // While the interpreter ends, no thread can attach, and there is no warning.
             Python::try_attach(|py| never_awaited(py, self.name));
         }
     }
@@ -207,7 +208,7 @@ impl Drop for Request {
     }
 }
 
-/// Warns as a coroutine does. An exception that is being raised stays.
+/// Warns as a coroutine does. An exception that is being raised meanwhile is kept.
 #[cold]
 fn never_awaited(py: Python<'_>, name: &str) {
     let on_its_way = PyErr::take(py);
@@ -221,7 +222,7 @@ fn never_awaited(py: Python<'_>, name: &str) {
     }
 }
 
-/// A coroutine was used up.
+/// The exception for a request that was awaited already.
 fn awaited() -> PyErr {
     PyRuntimeError::new_err("a request can be awaited once")
 }

@@ -16,22 +16,23 @@ use crate::error;
 use crate::ready::Home;
 use crate::request::Steps;
 
-/// Bytes of the first read where nothing is known: as many as are copied on the loop's thread.
+/// The number of bytes of the first read if the size is unknown. A cached read of this length is
+/// done on the loop's thread.
 const FIRST: usize = 64 << 10;
 
-/// The length of the bytes if `filled` are filled and more are to come: what is left of a file of
-/// that size, or twice as many.
+/// The next length of the buffer, of which `filled` bytes are filled. This is the file's length
+/// behind `offset` if `size` tells it, or twice as many bytes as are filled.
 fn next_length(filled: usize, size: Option<u64>, offset: u64) -> usize {
     let left = size.and_then(|size| usize::try_from(size.checked_sub(offset)?).ok());
     left.filter(|&left| left > filled).unwrap_or(FIRST.max(filled.saturating_mul(2)))
 }
 
-/// A file of that size has nothing behind `filled` bytes.
+/// Does a file of this size end `filled` bytes behind `offset`? A size of 0 tells nothing.
 fn is_end(filled: usize, size: Option<u64>, offset: u64) -> bool {
     size.is_some_and(|size| size > 0 && offset.saturating_add(filled as u64) == size)
 }
 
-/// Bytes that nobody has seen, filled up to somewhere.
+/// Bytes that no other code has seen yet, of which the first `filled` are filled.
 struct Growing {
     bytes: Py<PyBytes>,
     filled: usize,
@@ -120,7 +121,7 @@ pub(crate) struct ReadAll {
 
 enum Step {
     Read(Op<fs::Read<Target>>),
-    /// The file's size is asked for, because all places are filled: there may be more.
+    /// Asks for the file's size, because the buffer is full and the file may have more bytes.
     Size(Box<Op<fs::Stat>>),
 }
 
@@ -193,7 +194,7 @@ mod tests {
         assert!(is_end(6, Some(10), 4));
         assert!(!is_end(5, Some(10), 4));
         assert!(!is_end(7, Some(10), 4));
-        // Files of /proc say 0.
+        // Files of /proc have the size 0, whatever their content.
         assert!(!is_end(0, Some(0), 0));
         assert!(!is_end(4096, None, 0));
     }

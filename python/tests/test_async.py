@@ -253,7 +253,7 @@ def test_a_warning_that_is_an_error_breaks_nothing(file, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(TypeError):
-            # The request goes while an exception is on its way.
+            # The request is dropped while an exception is being raised.
             file.afsync().send(1)
     assert seen == [RuntimeWarning]
 
@@ -289,7 +289,8 @@ def test_a_cancelled_task_goes_on_and_the_buffer_stays_held(pipe):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        # The read was withdrawn, or goes on with the pipe: at its end the buffer is released.
+        # The read was cancelled, or it still waits for the pipe. When it ends, the buffer is
+        # released.
         pipe.write(b"abcd")
         await released(buffer)
 
@@ -320,7 +321,7 @@ def test_a_timeout(pipe):
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(pipe.file.aread(1, 0), 0.01)
         pipe.write(b"xy")
-        # At most one byte went to the read that was given up.
+        # The read that was given up has taken at most one byte.
         assert (await pipe.file.aread(2, 0))[-1:] == b"y"
 
     run(main())
@@ -365,7 +366,7 @@ def test_loops_that_end_with_requests_in_flight_are_freed(pipe, collected):
     pipe.close_writer()
 
     async def all_are_closed():
-        # Each eventfd goes with the request that would have counted it up.
+        # Each eventfd is closed with the request that would have signalled it.
         while eventfds() > before:
             uringlet.read_many([])
             await asyncio.sleep(0.001)
@@ -400,7 +401,7 @@ def test_closing_while_requests_are_in_flight(pipe):
         os.fstat(fd)
         pipe.write(b"late")
         assert await task == b"late"
-        # The request's end and the last of its references may be a moment apart.
+        # The last reference to the file may be dropped a moment after the request has ended.
         while True:
             try:
                 os.fstat(fd)
@@ -662,7 +663,7 @@ print("end")
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        # The folder is not the one with the sources.
+        # In the folder with the sources, Python would import these.
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -223,7 +223,8 @@ def test_a_signal_handler_that_raises_ends_a_read(pipe):
     before = signal.signal(signal.SIGALRM, handler)
     buffer = bytearray(1)
     try:
-        # The signal may come before the read: then the byte is there, and the handler has raised.
+        # The signal may come before the read. Then the handler has already written the byte, and
+        # has raised.
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(Raised):
             pipe.file.read_into(buffer, 0)

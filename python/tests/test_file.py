@@ -135,7 +135,7 @@ def test_a_signal_handler_that_raises_ends_an_open(tmp_path):
     def handler(number, frame):
         signals.append(number)
         if len(signals) == 100:
-            # A signal did not end it: a writer does.
+            # The signals have not ended the open, so a writer ends it.
             os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
         raise Raised
 

@@ -7,7 +7,7 @@ import weakref
 from asyncio import AbstractEventLoop
 from typing import Any
 
-#: The reader of each loop that has awaited anything. The loop keeps it, as long as it is open.
+#: The reader of each loop that has awaited a request. The loop keeps its reader while it is open.
 READERS: weakref.WeakKeyDictionary[AbstractEventLoop, weakref.ref[Any]] = (
     weakref.WeakKeyDictionary()
 )

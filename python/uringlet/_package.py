@@ -8,7 +8,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 
-#: In the order in which they are preloaded: the interface, and the file of its drop-in.
+#: Each interface and the file of its drop-in, in the order in which the drop-ins are preloaded.
 DROP_INS = {
     "libaio": "libaio.so",
     "posix-aio": "libposix_aio.so",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uringlet._uringlet import Context, Operation, OperationError
 
 if TYPE_CHECKING:
-    # aiofile's types ask for it. caio need not be installed.
+    # aiofile's types ask for this base class. caio need not be installed.
     from caio.asyncio_base import AsyncioContextBase as _Base
 else:
     _Base = object
@@ -72,7 +72,8 @@ class AsyncioContext(_Base):
         try:
             if self.context.submit(op) != 1:
                 raise RuntimeError("an operation can be submitted once")
-            # Completions are delivered on this thread: none is between this and the callback.
+            # Completions are delivered on this thread only, so none is delivered between this check
+            # and `set_callback`.
             self.context.flush()
             if not op.done:
                 future = self.loop.create_future()
@@ -82,7 +83,7 @@ class AsyncioContext(_Base):
                 except asyncio.CancelledError:
                     self.context.cancel(op)
                     if not op.done:
-                        # The operation has its place until it is over.
+                        # The operation keeps its place in the semaphore until it is over.
                         op.set_callback(lambda _: self.semaphore.release())
                         is_over = False
                     raise

@@ -11,7 +11,8 @@ pub fn output(command: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Functions with their versions; a version in parentheses is not the default one.
+/// The functions that a library defines, as `name@version`. A version in parentheses is not the
+/// default version.
 pub fn functions(library: &str) -> BTreeSet<String> {
     let symbols = output("objdump", &["-T", library]);
     let mut found = BTreeSet::new();
@@ -26,8 +27,8 @@ pub fn functions(library: &str) -> BTreeSet<String> {
     found
 }
 
-/// Functions of the C library that drop-ins export: they close descriptors, end processes, or wait
-/// for descriptors.
+/// Functions of the C library that drop-ins export. They close descriptors, start or end processes
+/// and programs, or wait for descriptors.
 pub const INTERPOSED: &[&str] = &[
     "close",
     "close_range",
