@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Runs tests on AArch64, in a machine of two CPUs that QEMU emulates: ci/aarch64.sh [ENGINE...]
 #
-# The unit tests of the library and of the drop-ins, the tests of awaited operations, and the
-# conformance suite of each ENGINE (auto, workers, io_uring and linux_aio if none is told). The
-# guest has Debian's kernel for AArch64 and ext4 on an emulated NVMe disk. QEMU's user mode would
-# not do: it knows no preadv2(2), io_setup(2) or io_uring_setup(2).
+# Runs the unit tests of the library and of the drop-ins, the tests of awaited operations, and the
+# conformance suite on each ENGINE (by default auto, workers, io_uring and linux_aio). The guest has
+# Debian's kernel for AArch64 and ext4 on an emulated NVMe disk. QEMU's user mode is not enough: it
+# has no preadv2(2), io_setup(2) or io_uring_setup(2).
 #
 # Needs Debian's packages qemu-system-arm, e2fsprogs and gcc-aarch64-linux-gnu, and the rust-std of
-# aarch64-unknown-linux-gnu (rustup target add). Downloads, without installing them, Debian's kernel
-# and busybox. If one of them is missing, the script says so and skips the tests. Takes about half
-# an hour; not part of .ci/run.
+# aarch64-unknown-linux-gnu (rustup target add). Downloads Debian's kernel and busybox without
+# installing them. If something is missing, the script names it and skips the tests. Takes about
+# half an hour; .ci/run does not run this script.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -72,7 +72,7 @@ cargo test --release --target "$triple" --features uringlet/faulty --no-run \
     -p uringlet -p uringlet-libaio -p uringlet-posix-aio -p uringlet-io-uring \
     --lib --test conformance --test fs 2>&1 | tee -- "$work/log"
 
-# The disk: the folders of a system, the C library, and the tests.
+# Makes the content of the disk: the folders of a system, the C library, and the tests.
 disk="$work/root"
 rm -rf -- "$disk"
 mkdir -p -- "$disk"/{bin,dev,lib,proc,sys,tests,tmp,etc} "$disk$CARGO_TARGET_DIR/$triple/tmp"

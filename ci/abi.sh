@@ -14,7 +14,8 @@ work="$(mktemp -d)"
 trap 'git worktree remove --force "$work/before" 2>/dev/null || true; rm -rf -- "$work"' EXIT
 git worktree add --quiet --detach "$work/before" "$1"
 
-# Builds with types for abidiff, and without optimization, which takes long.
+# Builds with debug information, from which abidiff reads the types. Builds without optimization,
+# which would take long.
 build() {
     (cd -- "$1" && CARGO_TARGET_DIR="$target/abi" cargo rustc --locked -p uringlet-capi \
         --crate-type cdylib)
@@ -22,7 +23,7 @@ build() {
 }
 build "$work/before" "$work/before.so"
 build "$root" "$work/now.so"
-# Bits 4 and 8 of the status: something has changed, and it is incompatible.
+# In abidiff's status, 1 and 2 are errors of the tool, 4 a change, and 8 an incompatible change.
 status=0
 abidiff --drop-private-types --headers-dir1 "$work/before/capi/include" \
     --headers-dir2 "$root/capi/include" "$work/before.so" "$work/now.so" || status=$?

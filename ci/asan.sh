@@ -14,15 +14,15 @@ command -v rustup >/dev/null || die "rustup is missing"
 cd -- "$root"
 host="$(rustc +nightly -vV | sed -n 's/^host: //p')"
 export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=address"
-# A heap check at the end finds memory without references.
+# At the end of the tests, a heap check finds memory without references.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:detect_leaks=1}"
 export URINGLET_STORM="${URINGLET_STORM:-20000}"
 export CARGO_TARGET_DIR="$target/asan"
 log="$(mktemp)"
 known="$(mktemp)"
 trap 'rm -f -- "$log" "$known"' EXIT
-# Request slots are in mapped memory, which the heap check does not search: memory that a slot keeps
-# for its next request counts as lost.
+# The heap check does not search mapped memory, in which the request slots are. So it would report
+# the memory that a slot keeps for its next request.
 echo 'leak:uringlet::exec::copy_in' >"$known"
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$known:print_suppressions=0}"
 cargo +nightly test --target "$host" -p uringlet --features faulty,tokio,futures-io,stream,bytes \

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds the book from docs/ with mdBook: ci/book.sh [FOLDER | --commands]
 #
-# --commands runs every command of the pages in place of that, but for those that the test names
-# with a reason (cli/tests/commands_of_the_book.rs). What a machine lacks is skipped.
+# With --commands, this script builds no book, but runs every command of the pages. The test
+# (cli/tests/commands_of_the_book.rs) names the commands that are left out, with the reasons. Also
+# skips commands that cannot run on this machine.
 #
 # The book goes to FOLDER (target/book); its first page is docs/index.html there. The other
-# documents of the repository become chapters after it, and source files are where links look for
-# them. If mdBook is missing, cargo builds it into target/mdbook, which takes minutes.
+# documents of the repository become chapters after docs/. Source files are copied to the places
+# that links name. If mdBook is missing, cargo builds it into target/mdbook, which takes minutes.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -15,7 +16,7 @@ help_if_asked "$@"
 if [[ "${1-}" == --commands ]]; then
     "$root/ci/setup.sh"
     cd -- "$root"
-    # What ci/test.sh builds: nothing is built twice.
+    # Builds the same as ci/test.sh does, so that nothing is built twice.
     of_all=(--workspace --features uringlet/faulty)
     cargo build "${of_all[@]}" --lib
     exec cargo test "${of_all[@]}" --test commands_of_the_book -- --ignored --nocapture

@@ -27,7 +27,8 @@ die() {
     exit 2
 }
 
-# Ends the script if a program is missing. What setup holds are arguments of ci/setup.sh.
+# Ends the script if a program is missing. The message names ci/setup.sh with the arguments that
+# are in $setup.
 need() {
     command -v "$1" >/dev/null ||
         die "$1 is missing: run ci/setup.sh${setup:+ $setup}, or install its package"
@@ -44,7 +45,7 @@ file_system() {
     df --output=fstype -- "$1" | tail -n 1
 }
 
-# The version that was measured, and the machine.
+# Prints the version that is measured, and the machine.
 print_machine() {
     local model commit
     model="$(awk -F': *' '/^model name/ { print $2; exit }' /proc/cpuinfo)"
@@ -70,8 +71,8 @@ rate_and_time() {
         'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * seconds) }'
 }
 
-# Prints medians, and the ratio with its range: print_ratio NATIVE OURS. Both are files with a
-# line of rate_and_time for each round.
+# Prints medians, and the ratio with its range: print_ratio NATIVE OURS. NATIVE and OURS are files
+# with a line of rate_and_time for each round.
 print_ratio() {
     paste -d ' ' -- "$1" "$2" | awk '
         function median(of, n, i, j, swap) {
@@ -87,8 +88,8 @@ print_ratio() {
         }'
 }
 
-# Lists the source packages of Debian's release $2, or of the installed one. With apt_options,
-# apt-get uses these lists, which are in $1/apt.
+# Fetches the lists of source packages of Debian's release $2, or of the installed release, into
+# $1/apt. With apt_options, apt-get uses these lists.
 list_sources() {
     local lists="$1/apt" release mirror
     mkdir -p -- "$lists/lists/partial"
@@ -102,8 +103,8 @@ list_sources() {
     apt-get "${apt_options[@]}" update -qq
 }
 
-# Debian's source package of liburing, into $1/source. Nothing of it is kept in the repository. It
-# is of the release $2, or of the installed one.
+# Fetches Debian's source package of liburing into $1/source, outside of the repository. The package
+# is that of the release $2, or of the installed release.
 fetch_liburing() {
     local folder="$1"
     [[ -d "$folder/source" ]] && return 0

@@ -34,13 +34,14 @@ skip() {
     printf 'SKIPPED %s: %s\n' "$1" "$2" >&2
     skipped=$((skipped + 1))
 }
-# A subcommand of cargo, built if it is missing.
+# Succeeds if cargo has this subcommand, which it builds if it is missing.
 has() {
     command -v "cargo-$1" >/dev/null || cargo install --locked "cargo-$1"
 }
 
-# All packages are packed at once: each finds its unpublished dependencies among those packed before
-# it. The command carries no drop-ins then: a package is verified in the debug profile.
+# All packages are packed at once, so that each package finds its unpublished dependencies among the
+# packages before it. A package is built in the debug profile, in which the command carries no
+# drop-ins.
 check "packages" cargo publish --workspace --dry-run --allow-dirty --locked
 
 msrv="$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)"

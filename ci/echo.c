@@ -133,7 +133,7 @@ static void serve_by_epoll(char *buffers)
                 open--;
                 MUST(epoll_ctl(epoll, EPOLL_CTL_DEL, servers[at], NULL) == 0);
             } else {
-                /* Like a send that waits where there is no room. */
+                /* Like the other server's send, this send waits while the socket has no room. */
                 MUST(send(servers[at], buffer, got, 0) == got);
             }
         }

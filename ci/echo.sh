@@ -3,11 +3,12 @@
 # ci/echo.sh [KIND CONNECTIONS SIZE]...
 #
 # KIND is unix (pairs of sockets) or tcp (loopback). The three servers have the same shape
-# (ci/echo.c), and their clients are another process. Each cell runs all three ROUNDS times (5), one
-# right after the other, in changing order, with ECHOES echoes (40,000). The table has the medians
-# of echoes a second, and of CPU microseconds of the server for an echo. The ratios are of each
-# round: median, lowest and highest. Without cells: 1, 64 and 1,000 connections, 64 bytes and
-# 16 KiB, over pairs. PROFILE is the build of this project (release).
+# (ci/echo.c), and their clients are in another process. KIND CONNECTIONS SIZE is a cell of the
+# table. For each cell, ROUNDS rounds (5) run the three servers in changing order, with ECHOES
+# echoes each (40,000). The table has the medians of echoes per second, and of the server's CPU
+# microseconds per echo. Ratios are taken in each round; the table has their median, minimum and
+# maximum. Without cells, it measures 1, 64 and 1,000 connections with 64 bytes and 16 KiB, over
+# pairs. PROFILE is the build of this project (release).
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -21,7 +22,7 @@ scratch="$(mktemp -d)"
 trap 'rm -rf -- "$scratch"' EXIT
 cc -O2 -o "$scratch/echo" "$root/ci/echo.c" -luring
 
-# Prints echoes a second, and CPU time for each.
+# Prints echoes per second, and the CPU time per echo, of one server.
 side() {
     local server="$1" kind="$2" connections="$3" size="$4" preload=''
     [[ "$server" != ours ]] || preload="$library" server=io_uring

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Counts the instructions for one request, and the locked ones: ci/instructions.sh [COLUMN...]
+# Counts the instructions per request, and the locked ones among them: ci/instructions.sh
+# [COLUMN...]
 #
-# Each cached read of 4 KiB, or buffered write of 1 KiB, is submitted by a call of its own. There
-# are 1, 8 and 32 in flight. Plain calls are compared with release builds of the drop-ins and of
-# `Context`. A figure counts the program's thread outside of the kernel, with the program's own
-# loop. No worker executes beside the program. Columns: plain libaio posix-aio liburing context (all
-# of them). The program takes one step at a time (ptrace(2)), and its clock counts its steps:
-# figures of one build do not depend on what else runs. Needs x86-64.
+# Requests are cached reads of 4 KiB, or buffered writes of 1 KiB. Each is submitted by a call of
+# its own, with 1, 8 or 32 in flight. Columns: plain libaio posix-aio liburing context (by default
+# all). `plain` makes plain system calls; the others are release builds of the drop-ins and of
+# `Context`. A figure counts the instructions of the program's thread outside of the kernel, with
+# the program's own loop. No worker executes requests. The program takes one step at a time
+# (ptrace(2)), and its clock counts its steps. So figures of a build do not depend on what else
+# runs. Needs x86-64.
 #
 # DEPTHS (1 8 32) and COUNT (128 requests) change the size of the measurement.
 set -euo pipefail
@@ -17,7 +19,7 @@ need cc
 [[ "$(uname -m)" == x86_64 ]] || die "expected x86-64, whose locked instructions are known here"
 columns=("$@")
 ((${#columns[@]})) || columns=(plain libaio posix-aio liburing context)
-# The program first makes as many requests as the engine needs to learn about a file.
+# The program first makes `uncounted` requests, because the engine has to learn about a file.
 depths="${DEPTHS:-1 8 32}" count="${COUNT:-128}" uncounted=400
 scratch="$(mktemp -d)"
 trap 'rm -rf -- "$scratch"' EXIT

@@ -2,9 +2,10 @@
  *
  *   liburing-bench FILE nop|read|write|cold|direct|direct-write DEPTH SECONDS
  *
- * Keeps DEPTH requests in flight, waits for one, and takes what there is. Prints requests for each
- * second, and the nanoseconds of CPU time of all threads for each request. Requests are of 4 KiB at
- * random places. Buffered writes are of 1 KiB, in the first 10 MiB, as in published experiments.
+ * Keeps DEPTH requests in flight, waits for one completion, and takes all that are there. Prints
+ * requests per second, and nanoseconds of CPU time of all threads per request. Requests are of
+ * 4 KiB at random places. Buffered writes are of 1 KiB, in the first 10 MiB, as in published
+ * experiments.
  * "cold" reads each page at most once, from a file that is not in memory. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -75,7 +76,7 @@ int main(int count, char **arguments)
         die("io_uring_queue_init", -error);
 
     unsigned long state = 88172645463325252ul, done = 0, begun = 0;
-    /* A step without a common divisor with the number of pages meets each page once. */
+    /* If the step and the number of pages have no common divisor, each page is read once. */
     unsigned long step = places / 2 + places / 8 | 1, at = 0;
     while (cold && step > 1) {
         unsigned long a = step, b = places;
@@ -128,7 +129,7 @@ int main(int count, char **arguments)
         io_uring_cq_advance(&ring, seen);
         in_flight -= seen;
         done += seen;
-        /* Reading the clock is not part of the measurement. */
+        /* Reads the clock seldom, because its time is not meant to be measured. */
         if (done % 16 < seen || depth > 8 || !nop) {
             end = now();
             over = end - begin >= seconds || cold && begun + depth > places;

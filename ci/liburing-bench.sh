@@ -2,11 +2,12 @@
 # Measures the io_uring drop-in against the kernel's io_uring, both through liburing:
 # ci/liburing-bench.sh FOLDER [CASE DEPTH]...
 #
-# Each cell runs both sides ROUNDS times (7) for SECONDS (0.5), one right after the other, in
-# alternating order. The table has the medians of requests per second, and of CPU time per request
-# of all threads. It has the ratio of each pair of rounds: median, lowest and highest. Without
-# cells: all for which the project has bars. PROFILE is the build of this project (release). Exit
-# status 1: a bar is missed for sure, because no round reaches it.
+# CASE DEPTH is a cell of the table. For each cell, ROUNDS rounds (7) run both sides for SECONDS
+# (0.5) each, in alternating order. The table has the medians of requests per second, and of CPU
+# time per request of all threads. Ratios are taken in each round; the table has their median,
+# minimum and maximum. Without cells, it measures all for which the project has a bar: a ratio that
+# must be reached. PROFILE is the build of this project (release). The exit status is 1 if no round
+# of a cell reaches its bar.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -24,7 +25,7 @@ scratch="$(mktemp -d -- "$folder/liburing-bench-XXXXXX")"
 trap 'rm -rf -- "$scratch"' EXIT
 cc -O2 -o "$scratch/bench" "$root/ci/liburing-bench.c" -luring
 data="$scratch/data"
-# Larger than what is read cold in a round, smaller than memory.
+# The file has to be larger than what a round reads from the disk, and smaller than memory.
 dd if=/dev/zero of="$data" bs=1M count="${MEGABYTES:-256}" conv=fsync status=none
 
 side() {
@@ -40,7 +41,7 @@ print_cell() {
     local case="$1" depth="$2" bar="$3" round first second
     local pairs="$scratch/pairs"
     : >"$pairs"
-    # Warms up: pages that were just written, and the pages of a cached read.
+    # A run that does not count brings the pages that this case uses into memory.
     [[ "$case" == cold ]] || side native "$case" "$depth" >/dev/null
     for ((round = 0; round < rounds; round++)); do
         if ((round % 2)); then

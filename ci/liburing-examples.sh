@@ -2,9 +2,10 @@
 # Ports liburing's example programs that only read, write and wait to uringlet.h, and runs them:
 # ci/liburing-examples.sh
 #
-# Fetches Debian's source package (nothing of it is kept in the repository). The changes of a port
-# are below: names first, then the rest. Prints the number of lines that each step changes. Fails if
-# a port needs more than a handful beside names, or does not do what the original does.
+# Fetches Debian's source package (nothing of it is kept in the repository). This script contains
+# the changes of the ports: first the names, then everything else. Prints the number of lines that
+# each of these steps changes. Fails if the second step changes more than a handful of lines, or if
+# a port does not do what the original does.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -19,7 +20,7 @@ mkdir -p -- "$folder"
 fetch_liburing "$folder"
 work="$(mktemp -d)"
 trap 'rm -rf -- "$work"' EXIT
-# The links are as after an installation.
+# Makes the same links as an installation.
 ln -s -- "$target/debug/liburinglet_capi.so" "$work/liburinglet.so"
 ln -s -- "$target/debug/liburinglet_capi.so" "$work/liburinglet.so.0"
 
@@ -30,8 +31,8 @@ s/io_uring_prep_/uringlet_prep_/g
 s/io_uring_(get_sqe|submit|sqe_set_data)/uringlet_\1/g
 s/struct io_uring_([sc]qe)/struct uringlet_\1/g
 SED
-# The differences: a context is a pointer, and completions are copied out, so they are not given
-# back.
+# Differences beside the names: a context is a pointer, and completions are copied, so that programs
+# do not give them back.
 cat >"$work/changes" <<'SED'
 s/^#include "uringlet\.h"/#include <errno.h>\n#include <linux\/fs.h>\n&/
 /^static int setup_context/s/struct io_uring \*ring/struct uringlet **ring/

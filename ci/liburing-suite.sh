@@ -4,11 +4,11 @@
 #
 # Fetches Debian's source package (nothing of it is kept in the repository). Builds its tests twice,
 # with its own library and against the drop-in, and runs each with a time limit. Without a TEST,
-# newer tests of polls, tags, drains and deferred work follow, from Debian's unstable release;
-# --newest is for these alone, or for another TEST of that release. FOLDER is the scratch folder
+# newer tests of polls, tags, drains and deferred work follow, from Debian's unstable release.
+# --newest runs only these newer tests, or the TESTs of that release. FOLDER is the scratch folder
 # (target/liburing-suite by default), PROFILE the build of the drop-in (release by default). LIMIT
-# is the number of seconds for each test (60, --newest 240); the drop-in may take ten times the
-# native time, but no more than three times the native CPU time and a second. The native results are
+# is the number of seconds for each test (60, --newest 240). The drop-in may take ten times the
+# native time, but at most three times the native CPU time plus one second. The native results are
 # kept in the folder, and repeated only with NATIVE=1. Exits with 1 if a test fails that passes
 # natively and is not excepted.
 #
@@ -16,8 +16,8 @@
 # drop-in (none by default). The command has to be built then, too.
 #
 # For the drop-in, the tests' own system calls go through the C library's syscall(), as in liburing
-# on unknown processors. Instructions of their own would not be seen, and the calls would go to the
-# kernel.
+# on unknown processors. The drop-in would not see calls that the tests make by their own
+# instructions: these would go to the kernel.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -45,7 +45,7 @@ fi
 mkdir -p -- "$folder"
 folder="$(cd -- "$folder" && pwd)"
 
-# Tests outside of tier 1, each with its reason: they may fail, but must not hang or crash.
+# Tests that may fail, each with its reason. None may crash, and only across-fork may hang.
 excepted() {
     case "$1" in
     defer-taskrun) echo "the thread for polls sets the flag a moment later" ;;
@@ -66,7 +66,8 @@ excepted() {
     esac
 }
 
-# $1: the folder; the rest: what is linked.
+# Builds the tests into folder $1, from the sources in $2. The rest are the arguments that link the
+# library.
 build_tests() {
     local to="$1" source="$2" name
     shift 2
@@ -81,7 +82,8 @@ build_tests() {
     done
 }
 
-# Prints: status, seconds, seconds of CPU time. $3: the time limit in seconds.
+# Runs test $2 from folder $1 for $3 seconds at most. Prints its status, seconds, and seconds of CPU
+# time.
 run_test() {
     local from="$1" name="$2" limit="$3" scratch status=0 begin end TIMEFORMAT='%U + %S'
     [[ -x "$from/$name" ]] || {
@@ -157,7 +159,7 @@ for name in "${chosen[@]}"; do
     longest="$(awk -v limit="$limit" -v native="$native_time" \
         'BEGIN { print (native * 10 > limit ? native * 10 : limit) }')"
     read -r ours ours_time ours_cpu < <(run_test "$folder/ours" "$name" "$longest")
-    # CPU time does not depend on what else the machine does.
+    # CPU time is compared, because it does not depend on what else the machine does.
     if [[ "$native/$ours" == pass/pass ]] &&
         (($(echo "$ours_cpu > 3 * $native_cpu + 1" | bc -l))); then
         ours=slow

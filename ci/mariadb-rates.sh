@@ -2,15 +2,16 @@
 # Compares MariaDB's rates natively and on the drop-ins, for libaio and io_uring:
 # ci/mariadb-rates.sh [ROUNDS]
 #
-# Five servers with data of their own run beside each other: on Linux AIO and on io_uring natively,
-# on each of the drop-ins, and on that for io_uring inside of `--forbid docker`. sysbench's OLTP
-# tests read only, and then update an index, on one server after the other: ROUNDS (5) of LENGTH (5)
-# seconds each. The tables (ROWS, 400,000) are larger than the buffer pool of 64 MiB, and the files
-# are opened with O_DIRECT. Prints medians of transactions a second, CPU time of the server for
-# each, and the ratio to the native side with its range. Fails if nothing went through a drop-in.
+# Five servers, each with its own data, run at the same time. Two run natively, on Linux AIO and on
+# io_uring. One runs on each of the two drop-ins, and one on the drop-in for io_uring with `--forbid
+# docker`. sysbench's OLTP tests read only, and then update an index, on one server after the other,
+# in ROUNDS (5) of LENGTH (5) seconds. The tables (ROWS, 400,000) are larger than the buffer pool of
+# 64 MiB, and the files are opened with O_DIRECT. Prints medians of transactions per second, of the
+# server's CPU time per transaction, and the ratio to the native side with its range. Fails if no
+# request went through a drop-in.
 #
-# Installs what ci/mariadb.sh needs, and sysbench has to be there. FOLDER says where the data are
-# (target/ without it).
+# Installs what ci/mariadb.sh needs; sysbench must be installed. FOLDER is the folder for the data
+# (target/ by default).
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -36,8 +37,8 @@ stop() {
 }
 trap 'stop; rm -rf -- "$folder" "$sockets"' EXIT
 
-# The server $1 on its data in the background, until it answers; $2 is its interface, and what
-# follows starts it.
+# Starts server $1 on its data in the background, and waits until it answers. $2 is its interface;
+# the rest is the command that starts it.
 start() {
     local name="$1" interface="$2" try
     shift 2
@@ -72,7 +73,7 @@ measure() {
     rate_and_time "$rate" "$(($(ticks "$server") - before))" "$length" >>"$folder/$test.$name"
 }
 
-# One line: $3 compared with the native $2 in the test $1.
+# Prints a line that compares server $3 with the native server $2 in the test $1.
 compare() {
     printf '%-18s %-14s ' "$1" "$3"
     print_ratio "$folder/$1.$2" "$folder/$1.$3"

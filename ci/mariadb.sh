@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs MariaDB on the drop-in for libaio, or on the one for io_uring: creates, fills, kills it with
-# -9 under load, restarts, checks: ci/mariadb.sh [--io-uring [--forbid SANDBOX]] [FOLDER]
+# Runs MariaDB on the drop-in for libaio, or for io_uring. Creates and fills a database, kills the
+# server under load, restarts and checks it: ci/mariadb.sh [--io-uring [--forbid SANDBOX]] [FOLDER]
 #
-# Installs Debian's packages of the server if they are missing, and starts one of its own, without
-# network, in a scratch folder under FOLDER (target/ without one). ENGINE chooses uringlet's engine.
+# Installs Debian's packages of the server if they are missing. Starts a server of its own, without
+# network, in a scratch folder under FOLDER (target/ by default). ENGINE is uringlet's engine.
 # Takes about half a minute.
 set -euo pipefail
 # shellcheck source=ci/common.sh
@@ -72,7 +72,7 @@ start() {
     fail "the server does not answer ($1)"
 }
 
-# Checks that its requests went through uringlet, and that it reports the right interface.
+# Checks that the server's requests went through uringlet, and that it reports the right interface.
 went_through() {
     local count
     count="$(awk '$1 == "requests" { gsub(",", "", $2); print $2; exit }' "$folder/summary.$1")"
@@ -97,7 +97,7 @@ UPDATE t SET k = k + 1 WHERE id % 3 = 0;
 CREATE TABLE w (id INT AUTO_INCREMENT PRIMARY KEY, text VARCHAR(2000)) ENGINE=InnoDB;
 SQL
 before="$(sql d --execute='CHECKSUM TABLE t')"
-# One row after the other, each committed before its number is printed.
+# Inserts one row after the other. Each row is committed before its number is printed.
 (
     # The input ends only when the server is killed.
     set +o pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs fio with verification under `uringlet run`, all drop-ins loaded: every interface on every
-# engine in every sandbox: ci/matrix.sh [ARGUMENTS OF the test]
+# Runs fio with verification under `uringlet run`, with all drop-ins loaded, for every interface on
+# every engine in every sandbox: ci/matrix.sh [ARGUMENTS OF the test]
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs tests under Miri, which finds undefined behaviour: ci/miri.sh [--quick | TEST…]
 #
-# First the tests of the queues, the request slots and the small protocols, each with several
-# schedules. Then the whole engine: awaited operations, the stress test of the conformance suite,
-# and the tests of operations that the stand-in for the kernel (core/src/sys/miri.rs) has. Then the
-# tests of the front ends that make no system call of their own. --quick runs one schedule of each;
-# TESTs are names of the library's own tests, and only these run. Needs rustup; adds the components
-# that it uses to the nightly toolchain.
+# Runs first the tests of the queues, the request slots and the small protocols, each with several
+# schedules. Then it runs the whole engine: awaited operations, the stress test of the conformance
+# suite, and the tests of operations that the stand-in for the kernel (core/src/sys/miri.rs) has.
+# Then it runs the tests of the front ends that make no system call of their own. --quick runs one
+# schedule of each test. With TESTs, which are names of the library's unit tests, only these run.
+# Needs rustup; adds Miri's components to the nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -20,8 +20,8 @@ words=("$@")
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"
-# Addresses are integers in an Sqe (its layout is the kernel's), so provenance is exposed. A weak
-# exchange that fails spuriously would be one more step than a test counts.
+# Addresses are integers in an Sqe (its layout is the kernel's), so provenance is exposed. Weak
+# exchanges must not fail spuriously, because tests count the steps.
 flags=(-Zmiri-permissive-provenance -Zmiri-disable-isolation
     -Zmiri-compare-exchange-weak-failure-rate=0)
 export CARGO_TARGET_DIR="$target/miri"
@@ -30,7 +30,7 @@ cargo +nightly miri setup
 log="$(mktemp)"
 trap 'rm -f -- "$log"' EXIT
 
-# The flags of Miri, a package, and the arguments of cargo miri test.
+# Runs tests under Miri: miri FLAGS PACKAGE ARGUMENTS OF cargo miri test
 miri() {
     MIRIFLAGS="${MIRIFLAGS:-${flags[*]} $1}" cargo +nightly miri test -p "$2" "${@:3}" |
         tee -- "$log"
@@ -41,7 +41,7 @@ miri() {
 miri "-Zmiri-many-seeds=0..$seeds" uringlet --lib -- "${words[@]}"
 (($# == 0)) || exit 0
 
-# Threads of the engine outlive a test: they end when there was nothing to do for a while.
+# Threads of the engine outlive a test, which is no leak: they end after an idle time.
 export URINGLET_STRESS_REQUESTS="${URINGLET_STRESS_REQUESTS:-300}"
 conformance=(stress:: operations::a_read_across operations::character_devices
     operations::file_position operations::nop_ operations::reads_and_writes
@@ -54,5 +54,5 @@ done
 for package in uringlet-capi uringlet-posix-aio uringlet-io-uring; do
     miri -Zmiri-ignore-leaks "$package" --lib
 done
-# The other tests of this package ask the kernel about descriptors.
+# Runs only these tests of the package: the others ask the kernel about descriptors.
 miri -Zmiri-ignore-leaks uringlet-libaio --lib -- abi::

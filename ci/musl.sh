@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs the conformance suite and the tests of awaited files as static programs on musl: ci/musl.sh
 #
-# The engines are auto and workers. As root they run once more where nothing of glibc is, as on
-# Alpine: in a root file system of busybox, without any shared library. Needs rustup's target for
-# musl, which it installs, and cc for the C files of crates that the tests use. Debian's
-# busybox-static is downloaded, and not installed. What cannot be done here is skipped.
+# The engines are auto and workers. If this script runs as root, it runs the tests once more in a
+# root file system of busybox, which has no shared library, and nothing of glibc. Installs rustup's
+# target for musl. Needs cc for the C files of crates that the tests use. Downloads Debian's
+# busybox-static without installing it. Skips what cannot be done on this machine.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -26,14 +26,14 @@ build() {
 conformance="$(build --features faulty --test conformance)"
 awaited="$(build --features faulty,tokio,futures-io,stream,bytes --test fs)"
 
-# Runs both: suites COMMAND..., which gets a program and its arguments
+# Runs both test programs: suites COMMAND... COMMAND gets a program and its arguments.
 suites() {
     for engine in auto workers; do
         URINGLET_TEST_ENGINE="$engine" "$@" "$conformance" --skip matrix::
     done
     "$@" "$awaited"
 }
-# Where cargo would start it.
+# Runs a command in the folder in which cargo would run the tests.
 there() {
     (cd -- "$root/core" && "$@")
 }
@@ -52,7 +52,7 @@ fi
 place="$work/root"
 unmounted() {
     umount "$place/proc" "$place/dev/shm" "$place/dev" 2>/dev/null || true
-    # What is removed next must not be this machine's.
+    # The next step removes the folder, which must not hold folders of this machine.
     for folder in dev/shm dev proc; do
         ! mountpoint -q -- "$place/$folder" || die "$place/$folder is still mounted"
     done

@@ -38,7 +38,7 @@ fi
 run="$(mktemp -d -- "$folder/run-XXXXXX")"
 
 finish() {
-    # The server, or `uringlet run`, which passes the signal on.
+    # Ends the server, or `uringlet run`, which passes the signal on to the server.
     jobs -p | xargs -r kill 2>/dev/null || true
     wait
     rm -rf -- "$run"
@@ -78,7 +78,8 @@ end
 EOF
 address="http://127.0.0.1:${PORT:-18741}"
 
-# Serves for some seconds; $1: native or ours. Prints requests a second, and µs of CPU time for one.
+# Serves for some seconds; $1: native or ours. Prints requests per second, and µs of CPU time per
+# request.
 measure() {
     local side="$1" server before after said rate try
     local command=("$folder/nginx" -p "$run" -c "$run/nginx.conf")

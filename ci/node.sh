@@ -6,8 +6,8 @@
 # the unstable release for a later one. Nothing of it is kept in the repository. Node.js uses
 # io_uring for files if UV_USE_IO_URING=1 is set. FORBID is the drop-in's sandbox (docker by
 # default, none if it is empty). FOLDER is for the sources (target/node by default), LIMIT the
-# number of seconds for each test (60). Fails if a test fails that passes natively. Also fails if
-# the standard errors of the two have different numbers of lines, warnings of Node.js apart.
+# number of seconds for each test (60). Fails if a test fails that passes natively. Also fails if a
+# test prints more or fewer lines on standard error than natively; warnings of Node.js do not count.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -18,7 +18,7 @@ need timeout
 uringlet="$(uringlet_command)"
 folder="${FOLDER:-$target/node}"
 
-# The tests, without Debian's additions to the sources.
+# Fetches the tests from the original sources, without Debian's changes.
 fetch() {
     local address sum
     list_sources "$folder" "$release"
@@ -44,8 +44,8 @@ scratch="$(mktemp -d)"
 trap 'rm -rf -- "$scratch"' EXIT
 mkdir -- "$scratch"/{native,ours}
 
-# $1: native or ours; $2: the test. Prints its name, its status, and the number of lines of its
-# standard error.
+# $1: native or ours; $2: the test. Prints the test's name, its status, and the number of lines on
+# its standard error.
 run_test() {
     local side="$1" file="$2" name flags before=() status=0 place
     name="$(basename -- "$file" .js)"
@@ -59,7 +59,7 @@ run_test() {
             "${before[@]}" node $flags "$file" </dev/null) \
         >"$place.out" 2>"$place.err" || status=$?
     rm -rf -- "$place"
-    # Node's own warnings depend on garbage collection.
+    # Node's own warnings do not count, because they depend on garbage collection.
     echo "$name $status $(grep -cvE '^\(node:[0-9]+\) |^\(Use `node ' "$place.err" || true)"
 }
 export -f run_test

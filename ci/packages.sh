@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Installs each package in a fresh Debian 12 and 13, runs fio on it, and removes it: ci/packages.sh
 #
-# Needs root, debootstrap, and what packaging/all.sh, ci/python.sh --only-wheel and
-# `cargo install --path cli` have made; the latter is done here if URINGLET_INSTALLED does not name
-# the command that it installs. The root file systems are made once, in target/packages/debian-*.
-# Each case gets a copy of one, with fio and nothing else that was not there; the wheel's has
-# python3-venv, too. The rpm packages are installed by Debian's rpm, without a look at what they
-# require: Fedora's own packages cannot be fetched here. Packages are installed by README's lines.
-# What `cargo install --debug` installs runs fio on this machine. What cannot be done here is
-# skipped, with the reason.
+# Needs root, debootstrap, and what packaging/all.sh and ci/python.sh --only-wheel have made. Also
+# runs `cargo install --path cli`, unless URINGLET_INSTALLED names the command that this installs.
+# The root file systems are made once, in target/packages/debian-*. Each package gets a copy, with
+# fio and nothing else added; the copy for the wheel also has python3-venv. Debian's rpm installs
+# the rpm packages without checking what they require, because Fedora's packages cannot be fetched
+# here. Packages are installed by the lines in README. The command of `cargo install --debug` runs
+# fio on this machine. What cannot be done here is skipped, with the reason.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../packaging/common.sh"
@@ -24,14 +23,14 @@ make_base() {
     local suite="$1" to="$2" server
     [[ ! -e "$to/complete" ]] || return 0
     rm -rf -- "$to"
-    # The server from which this machine has its packages.
+    # This is the server from which this machine gets its packages.
     server="$(grep -rhoE '(https?|mirror\+file):[^ ]+/debian/?( |$)' /etc/apt/sources.list \
         /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
             head -n 1)" ||
         true
     # shellcheck disable=SC2086 # no server: debootstrap has one of its own
     debootstrap --variant=minbase --include="$3" "$suite" "$to" ${server:-}
-    # debootstrap leaves this mounted.
+    # debootstrap leaves /proc mounted.
     umount "$to/proc" 2>/dev/null || true
     touch "$to/complete"
 }
@@ -53,15 +52,15 @@ mounted() {
 unmounted() {
     local folder
     umount "$case_root/proc" "$case_root/dev/shm" "$case_root/dev" 2>/dev/null || true
-    # The folder that is removed next must not be this machine's.
+    # The next step removes the root, which must not hold folders of this machine.
     for folder in dev/shm dev proc; do
         ! mountpoint -q -- "$case_root/$folder" || die "$case_root/$folder is still mounted"
     done
 }
 trap unmounted EXIT
 
-# Every path of the root that a package could change, with its content.
-# apt has debconf make tmp.ci for whatever it installs.
+# Lists every path of the root that a package could change, with the size and time of a file. apt
+# has debconf make tmp.ci for every package.
 listing() {
     (cd -- "$case_root" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./tmp \
         -o -path ./var/lib/dpkg -o -path ./var/log -o -path ./var/cache/ldconfig \
@@ -73,7 +72,7 @@ listing() {
         LC_ALL=C sort)
 }
 inside() {
-    # Neither variables nor descriptors of ours.
+    # The command gets no variables of this script.
     chroot "$case_root" /usr/bin/env -i HOME=/root DEBIAN_FRONTEND=noninteractive \
         PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
         sh -ec "$1"
@@ -94,7 +93,7 @@ step() {
 }
 
 fio="fio --name=t --filename=/tmp/data --size=8M --bs=4k --rw=randrw --iodepth=16 --number_ios=2000"
-# Runs fio on a drop-in, in a sandbox or not; every request has to go through it.
+# Runs fio on a drop-in, in a sandbox or not. Every request has to go through the drop-in.
 runs() {
     local engine="$1" options="$2" text
     text="$(inside "uringlet run $options --stats -- $fio --ioengine=$engine" 2>&1)" || {
@@ -105,7 +104,7 @@ runs() {
     grep -q 'uringlet: summary' <<<"$text" && grep -Eq 'requests +2,[0-9]{3}' <<<"$text" &&
         grep -q 'err= 0' <<<"$text"
 }
-# Checks that there is a list of licences, and that each one names what the SBOM names.
+# Checks that there are lists of licences, and that each list names the crates that the SBOM names.
 licensed() {
     local text count=0
     python3 "$root/packaging/sbom.py" "$triple" >"$packages/sbom.json" || return 1
@@ -121,14 +120,16 @@ gone() {
     diff "$packages/before" "$packages/after"
 }
 
-# The line of README that begins so, in a folder; it runs as root: of_readme TEXT FOLDER
+# Prints a command that runs the line of README that begins with TEXT, without sudo, in a folder:
+# of_readme TEXT FOLDER
 of_readme() {
     local line
     line="$(grep -- "^$1" "$root/README.md")" || die "README has no line that begins with $1"
     printf 'cd %s && %s' "$2" "${line//sudo /}"
 }
 
-# try CASE INSTALL REMOVE: both are commands inside, with the packages in /packages.
+# Tests one package: try CASE INSTALL REMOVE. INSTALL and REMOVE are commands that run in the root,
+# with the packages in /packages.
 try() {
     local name="$1 in Debian $release" install="$2" remove="$3"
     unmounted
@@ -168,14 +169,14 @@ if [[ -z "$installed" ]]; then
         --root "$packages/installed")
     installed="$packages/installed/bin/uringlet"
 fi
-# The wheel that README names: ci/python.sh --native makes another one.
+# Takes the wheel that README names. ci/python.sh --native makes a wheel of another name.
 wheel="$target/python/wheels/$(grep -o "uringlet-$version-[^ ]*\.whl" "$root/README.md")"
 left_out() {
     row "$1" "$2" skipped
     skipped=$((skipped + 1))
 }
 
-# Every package in one release of Debian: in_debian SUITE RELEASE
+# Tests every package in one release of Debian: in_debian SUITE RELEASE
 in_debian() {
     local suite="$1" release="$2" base="$packages/debian-$2"
     make_base "$suite" "$base" fio

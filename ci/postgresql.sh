@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs PostgreSQL 18 on the drop-in for io_uring: creates, fills, scans, loads, kills it with -9,
-# restarts, checks: ci/postgresql.sh [--method METHOD] [--forbid SANDBOX] [--rates ROUNDS]
+# Runs PostgreSQL 18 on the drop-in for io_uring. Creates, fills and scans a database, kills the
+# server under load, restarts and checks it:
+# ci/postgresql.sh [--method METHOD] [--forbid SANDBOX] [--rates ROUNDS]
 #
 # With --rates, nothing is killed. Cold scans and transactions are measured in turn with
 # PostgreSQL's own workers, with the kernel's io_uring, and with the drop-in in the sandbox.
@@ -67,7 +68,7 @@ make_base() {
     touch -- "$base/complete"
 }
 
-# The PID in the server's file.
+# Prints the process ID that is in the server's file.
 postmaster() {
     head -n 1 -- "$folder/data/postmaster.pid" 2>/dev/null || true
 }
@@ -114,7 +115,7 @@ stop() {
     server=
 }
 
-# Transactions of eight clients, repeated after the server was killed.
+# Runs transactions of eight clients without end, and begins again whenever the server was killed.
 load_on() {
     while :; do
         inside pgbench -n -c 8 -T 600 >/dev/null 2>&1 || sleep 0.1
@@ -130,7 +131,7 @@ load_off() {
         [ "$(cat $p/comm 2>/dev/null)" != pgbench ] || kill "${p#/proc/}"; done' || true
 }
 
-# A process of the server that serves a client.
+# Prints a process of the server that serves a client.
 backend() {
     local pid
     for pid in $(pgrep -P "$(postmaster)" | shuf); do
@@ -141,7 +142,8 @@ backend() {
     done
 }
 
-# Checks that every transaction that pgbench has committed is complete.
+# Checks that each transaction of pgbench was done completely or not at all: the balances have to
+# match the history.
 whole() {
     local sums
     sums="$(sql 'SELECT (SELECT sum(abalance) FROM pgbench_accounts) = s
@@ -157,7 +159,7 @@ count_used() {
     used="$(awk 'NR == 2 { gsub("[ms]", " "); print $1 * 60 + $2 + $3 * 60 + $4 }' "$folder/times")"
 }
 
-# Transactions per second of eight clients, with options of pgbench.
+# Prints the transactions per second of eight clients: transactions OPTIONS OF pgbench
 transactions() {
     inside pgbench -n -c 8 -T "${SECONDS_OF_LOAD:-30}" "$@" | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
 }

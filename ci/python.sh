@@ -2,15 +2,15 @@
 # Builds the wheel and tests it: ci/python.sh [--native] [--built FOLDER] [--only-wheel]
 #
 # The wheel is in target/python/wheels. It holds the module, and the command and the drop-ins of
-# FOLDER, by default what packaging/build.sh makes; where that is not there, those of
-# `cargo build --release`. --native builds the module with this machine's linker and C library in
-# place of Zig's for glibc 2.28. --only-wheel neither lints nor tests.
+# FOLDER. By default FOLDER is what packaging/build.sh makes, or else what `cargo build --release`
+# makes. --native builds the module with this machine's linker and C library in place of Zig's for
+# glibc 2.28. --only-wheel neither lints nor tests.
 #
-# Tests: the module's own, its examples and types; an extension that is built on the wheel's libaio;
-# the suites of caio and aiofile on uringlet. The module's own run on later interpreters as well, as
-# far as they are here: of URINGLET_PYTHONS, by default 3.12 to 3.14 and the free-threaded 3.14t,
-# which gets a wheel of its own. Everything that is installed goes below target/python. Needs Python
-# 3.11 or later with its headers, a C compiler, and a package index.
+# Tests: the module's tests, examples and types; an extension that is built on the wheel's libaio;
+# the suites of caio and aiofile on uringlet. The module's tests also run on the interpreters in
+# URINGLET_PYTHONS that are installed. By default these are Python 3.12 to 3.14 and the
+# free-threaded 3.14t, which gets a wheel of its own. Everything that is installed goes below
+# target/python. Needs Python 3.11 or later with its headers, a C compiler, and a package index.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -43,7 +43,7 @@ work="$target/python"
 export CARGO_TARGET_DIR="$work/target"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 is needed"
 
-# venv NAME PACKAGES ...
+# Makes a virtual environment, and installs packages into it: venv NAME PACKAGES ...
 venv() {
     local at="$work/$1"
     shift
@@ -59,7 +59,7 @@ if ((tests)); then
     headline "format and lints"
     cargo fmt --check
     cargo clippy --quiet --all-targets -- -D warnings
-    # This test needs no free-threaded interpreter.
+    # With this file, the lints need no free-threaded interpreter.
     mkdir -p -- "$work"
     printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false lib_name=python3.14t \
         pointer_width=64 build_flags=Py_GIL_DISABLED >"$work/free-threaded"
@@ -67,7 +67,8 @@ if ((tests)); then
         --target-dir "$work/target/free-threaded" -- -D warnings
 
     headline "unit tests"
-    # An extension finds the interpreter's symbols when it is loaded. These tests need none.
+    # An extension finds the interpreter's symbols when it is loaded. The unit tests need none of
+    # these symbols, and are linked without them.
     RUSTFLAGS="-C link-arg=-Wl,--unresolved-symbols=ignore-all" \
         cargo test --quiet --target-dir "$work/target/unit"
 fi
@@ -84,13 +85,14 @@ fi
 rm -rf -- uringlet/bin uringlet/lib
 install -d uringlet/bin uringlet/lib/uringlet
 install -m 755 "$built/uringlet" uringlet/bin/uringlet
-# The command looks for the drop-ins there before it unpacks the carried ones.
+# The command looks for the drop-ins in this folder. Without it, the command would unpack the
+# drop-ins that it carries.
 for name in libaio.so libposix_aio.so liburing.so; do
     install -m 644 "$built/$name" uringlet/lib/uringlet/
 done
 strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/uringlet/*.so
-# Extensions link with these files. A wheel has no links: -laio finds a text file that names the
-# library.
+# Extensions link with these two files. A wheel cannot hold symbolic links, so -laio finds a text
+# file that names the library.
 install -m 644 uringlet/lib/uringlet/libaio.so uringlet/lib/libaio.so.1
 printf '/* A linker script: libaio of uringlet. */\nINPUT ( libaio.so.1 )\n' >uringlet/lib/libaio.so
 (cd -- "$root" && python3 packaging/third_party.py "$(uname -m)-unknown-linux-gnu" \
@@ -101,7 +103,7 @@ options=(--release --locked --out "$work/wheels")
 maturin build "${options[@]}"
 wheel="$(echo "$work"/wheels/*.whl)"
 auditwheel show "$wheel" | tee "$work/auditwheel"
-# Also checks the files that are not the module's.
+# auditwheel checks the module, the command and the drop-ins.
 ((native)) || grep -q '"manylinux_2_28_' "$work/auditwheel" ||
     die "$built needs a later glibc than 2.28: use --native, or packaging/build.sh"
 ls -l "$wheel"
@@ -116,7 +118,7 @@ headline "stub"
 (cd -- "$work" && test/bin/python -m mypy.stubtest uringlet._uringlet)
 
 headline "other interpreters"
-# Prints where an interpreter is, one of pyenv's too, if it runs.
+# Prints the path of an interpreter that runs. Also looks among pyenv's interpreters.
 interpreter() {
     local found
     for found in "$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/"$1"; do
@@ -159,28 +161,29 @@ mkdir -p -- "$work/suites"
             "caio==$caio" "aiofile==$aiofile"
     for name in "caio-$caio" "aiofile-$aiofile"; do
         tar xf "$name.tar.gz"
-        # The test runs away from the package, which would be imported in place of the installed
-        # one.
+        # The tests run in another folder than the sources of the package. Otherwise Python would
+        # import these in place of the installed package.
         mkdir "of-$name"
         mv "$name/tests" "$name/README.md" "of-$name/"
     done
     "$work/others/bin/pip" install --quiet --no-deps "caio-$caio.tar.gz" "aiofile-$aiofile.tar.gz"
 )
 package="$("$work/others/bin/python" -c 'import caio, os; print(os.path.dirname(caio.__file__))')"
-# uringlet replaces one backend: runs its tests of all backends, of polling ones and of this one.
+# uringlet replaces caio's io_uring backend. So caio's tests of all backends, of polling backends,
+# and of this backend run on uringlet.
 rm -f -- "$package"/linux_uring.*.so
 cp -- "$root/ci/python/linux_uring.py" "$package/"
 run=("$work/others/bin/pytest" -q -p no:cacheprovider)
 (
     cd -- "$work/suites/of-caio-$caio"
-    # The interpreter is not free-threaded: each of those tests would report that.
+    # The interpreter is not free-threaded, so the tests of free threading are left out.
     "${run[@]}" -rs --deselect tests/test_free_threading.py tests
-    # Runs its tests of the adapter once more, with uringlet's own.
+    # Runs caio's tests of the asyncio adapter once more, with uringlet's adapter.
     PYTHONPATH="$root/ci/python" "${run[@]}" -p uringlet_default tests/test_asyncio_adapter.py
 )
 (
     cd -- "$work/suites/of-aiofile-$aiofile"
     PYTHONPATH="$root/ci/python" "${run[@]}" -p uringlet_default tests README.md
 )
-# The documents have a program for aiofile.
+# Runs the tests of the documents, which have a program for aiofile.
 "${run[@]}" -c pyproject.toml -p no:aiomisc tests/test_documents.py

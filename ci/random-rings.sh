@@ -8,9 +8,10 @@
 # epolls, futexes, children, and files and buffers that are registered with tags; some take buffers
 # of groups, or are multishot. They end by data or clients, by cancels (also by descriptor), or with
 # their thread. Some programs fork while requests wait, or have several processes use one ring.
-# There are commands to sockets, pipes, sends without a copy, and cloned buffers from Linux 6.16 on.
-# Rings are of all modes, DEFER_TASKRUN too. Exits with 2 at the first difference, and prints it. A
-# program with several answers on the kernel is no difference; such programs are counted.
+# From Linux 6.16 on, there are also commands to sockets, pipes, sends without a copy, and cloned
+# buffers. Rings are of all modes, DEFER_TASKRUN too. Exits with 2 at the first difference, and
+# prints it. If the kernel itself gives several answers to a program, this is no difference; such
+# programs are counted.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# All steps of a release but the release itself: ci/release.sh [--quick]
+# Makes all steps of a release but the release itself: ci/release.sh [--quick]
 #
 # Checks that the tree is clean, and that versions and change log agree. Runs the tests, checks the
-# crates, and builds and tests the packages. Then it prints the commands that release, and runs none
-# of them. --quick leaves out the tests.
+# crates, and builds and tests the packages. Then it prints the commands of the release, without
+# running them. --quick leaves out the tests.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../packaging/common.sh"

@@ -34,5 +34,5 @@ done
 set +e
 TIMES="$times" "$root/ci/test.sh" 2>&1 | tee -- "$log" |
     grep --line-buffered -E '^run [0-9]|: FAILED |^test .+ \.\.\. FAILED|^error'
-# grep is the last command; the tests are the first.
+# The exit status is that of ci/test.sh, which is the first command of the pipe.
 exit "${PIPESTATUS[0]}"

@@ -4,9 +4,10 @@
 #
 # The suites are io-uring (the crate), monoio, tokio-uring and compio; glommio only if it is named.
 # Fetches their sources at fixed versions and builds their tests; nothing of them is kept in the
-# repository. FOLDER says where (target/runtimes without it), PROFILE which build of ours runs
-# (release without it), LIMIT the seconds for each test (60). A test that fails is run twice more,
-# on either side. Fails if a test does that passes natively and is not excepted.
+# repository. FOLDER is the folder for them (target/runtimes by default), PROFILE the build of the
+# drop-in (release by default), LIMIT the number of seconds for each test (60). A test that fails
+# runs up to twice more, natively as well as on the drop-in. Fails if a test fails that passes
+# natively and is not excepted.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -24,7 +25,8 @@ folder="$(cd -- "$folder" && pwd)"
 suites=(io-uring monoio tokio-uring compio)
 if (($#)); then suites=("$@"); fi
 
-# Where the sources of a suite are, and at which commit; or a crate of crates.io and its checksum.
+# Prints the repository and the commit of a suite's sources, or the address and the checksum of a
+# crate.
 origin() {
     local github=https://github.com
     case "$1" in
@@ -40,7 +42,7 @@ origin() {
     esac
 }
 
-# What is built of it.
+# Prints cargo's arguments that build the tests of a suite.
 arguments() {
     case "$1" in
     io-uring) echo build -p io-uring-test ;;
@@ -104,8 +106,9 @@ tests_of() {
     fi
 }
 
-# $1: the suite; $2: its program; $3: a test; the rest: what it runs under. Prints how often it has
-# passed. A test of the crate io-uring leaves itself out where it misses something.
+# $1: the suite; $2: its program; $3: a test; the rest: the command that runs the program. Prints
+# how often the test has passed. A test of the crate io-uring that lacks something does not run, and
+# does not count.
 run_once() {
     local suite="$1" program="$2" test="$3" out="$scratch/out"
     shift 3

@@ -2,9 +2,10 @@
 # Installs everything that tests and measurements need beside the Rust toolchain: ci/setup.sh
 # [--mariadb | --packages [aarch64]]
 #
-# --mariadb adds the needs of ci/mariadb.sh, --packages those of packaging/all.sh, ci/packages.sh
-# and ci/abi.sh; with aarch64 also those of packages for AArch64. For Debian and its derivatives,
-# with apt-get; quick if nothing is missing. On other systems it prints what is missing.
+# --mariadb adds what ci/mariadb.sh needs. --packages adds what packaging/all.sh, ci/packages.sh and
+# ci/abi.sh need, and with aarch64 also what packages for AArch64 need. Installs with apt-get on
+# Debian and its derivatives, and is quick if nothing is missing. On other systems it prints what is
+# missing.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -30,13 +31,13 @@ has_header() {
 # Prints the missing packages.
 missing() {
     command -v cc >/dev/null || echo gcc
-    # The header of the C interface has to compile as C and C++ with all of them.
+    # The header of the C interface has to compile as C and as C++, with GCC and with Clang.
     command -v g++ >/dev/null || echo g++
     command -v clang++ >/dev/null || echo clang
     command -v pkg-config >/dev/null || echo pkgconf
     command -v mandoc >/dev/null || echo mandoc
     has_header stdio.h || echo libc6-dev
-    # Also installs the library itself, whatever its package is called here.
+    # These packages also install the libraries, whose packages have different names.
     has_header libaio.h || echo libaio-dev
     has_header liburing.h || echo liburing-dev
     command -v objdump >/dev/null && command -v readelf >/dev/null || echo binutils
@@ -50,11 +51,11 @@ missing() {
     command -v groff >/dev/null || echo groff-base
     command -v mkfs.ext4 >/dev/null || echo e2fsprogs
     command -v make >/dev/null || echo make
-    # Renders the pages that bench and reproduce write; needs some font.
+    # Tests render the pages that bench and reproduce write, for which Chromium needs a font.
     command -v chromium >/dev/null || echo chromium
     [[ -d /usr/share/fonts/truetype/dejavu ]] || echo fonts-dejavu-core
     if ((mariadb)); then
-        # Leaves out the packages that start a server of their own.
+        # The packages without -core would start a server.
         command -v mariadbd >/dev/null || echo mariadb-server-core
         command -v mariadb >/dev/null || echo mariadb-client-core
     fi
@@ -67,7 +68,7 @@ missing() {
         python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
         if [[ -n "$other" && "$other" != "$(uname -m)" ]]; then
             command -v "$other-linux-gnu-gcc" >/dev/null || echo "gcc-$other-linux-gnu"
-            # Its C library, which the compiler's package only recommends.
+            # The C library of the other architecture, which the compiler's package only recommends.
             [[ -e "/usr/$other-linux-gnu/lib/crti.o" ]] || echo "libc6-dev-$cross-cross"
             command -v "qemu-$other" >/dev/null || echo qemu-user
         fi

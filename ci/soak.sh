@@ -4,14 +4,15 @@
 #   ci/soak.sh SECONDS [FOLDER]             fio writes and verifies through the drop-ins
 #   ci/soak.sh --requests COUNT [RECORD]    random requests through the engine, with faults
 #
-# --requests: seeded delays, reorderings, short transfers, EIO and EAGAIN, on every set of lanes
-# that has faults. Each completion is checked, and each byte compared; 10 million requests a run.
-# RECORD (target/soak-requests) has a line for each run that passed, so that a restarted script
-# continues. A failed run is printed with the command that repeats it.
+# With --requests, a seed determines delays, reorderings, short transfers, EIO and EAGAIN. Runs take
+# turns on the engines that can make such faults. Each completion is checked, and each byte is
+# compared. A run has 10 million requests. RECORD (target/soak-requests) has a line for each run
+# that passed, so that a restarted script continues. For a failed run, the script prints the command
+# that repeats it.
 #
-# fio: rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO)
-# until the time is over, at least one round. Stops at the first job that fails, or hangs for five
-# minutes, and prints the command that repeats it.
+# Without --requests, fio runs rounds of jobs (buffered, direct, reaping from the ring, 16 threads,
+# mixed sizes, POSIX AIO) until the time is over, at least one round. Stops at the first job that
+# fails or hangs for five minutes, and prints the command that repeats this job.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -34,7 +35,7 @@ requests() {
         ((done_before < goal)) || break
         seed=$((done_before / chunk + 1))
         engine="${engines[seed % ${#engines[@]}]}"
-        # The two tests have half of the requests each.
+        # There are two stress tests, each of which makes half of the requests.
         local run=(env URINGLET_TEST_ENGINE="$engine" URINGLET_TEST_FAULTS=all
             URINGLET_TEST_SEED="$seed" URINGLET_STRESS_REQUESTS=$((chunk / 2))
             "${tests[@]}" -- stress::)
@@ -77,7 +78,7 @@ options() {
     direct_reap) echo --bs=4k --size=64M --direct=1 --userspace_reap ;;
     threads) echo --bs=4k --size=8M --numjobs=16 --thread ;;
     mixed_sizes) echo --bsrange=512-128k --bs_unaligned --size=64M --iodepth_batch=8 --fsync=64 ;;
-    # The last option counts.
+    # fio takes the last --ioengine, so that this one replaces libaio.
     posix) echo --ioengine=posixaio --bs=4k --size=64M --fsync=64 ;;
     direct_posix) echo --ioengine=posixaio --bs=4k --size=64M --direct=1 ;;
     posix_threads) echo --ioengine=posixaio --bs=4k --size=8M --numjobs=16 --thread ;;

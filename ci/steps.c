@@ -1,14 +1,15 @@
-/* Counts the instructions of a program's first thread, one by one: for ci/instructions.sh.
+/* Counts the instructions of a program's first thread, one by one, for ci/instructions.sh.
  *
  *   steps PROGRAM ARGUMENT...
  *
  * Two breakpoints (int3) in the program mark the part that is counted. Prints the number of
- * instructions, and the number of locked ones: with the prefix, or xchg with memory. STEPS_LIST
- * names a file. Each address is written to it, with its object, its place in that, and its count.
+ * instructions, and the number of locked instructions: those with the lock prefix, and xchg with
+ * memory. If STEPS_LIST names a file, a line for each instruction is written to this file. A line
+ * has the object that contains the instruction, the offset in it, the count, and 1 if it is locked.
  *
- * The other threads are stopped meanwhile. When the program reads the time stamp counter, it gets a
- * value that grows by one with each counted instruction. So the counts do not depend on what else
- * runs. The kernel's instructions are not counted. Needs x86-64. */
+ * The other threads are stopped while the first one runs. When the program reads the time stamp
+ * counter, it gets a value that grows by one with each counted instruction. So the counts do not
+ * depend on what else runs. The kernel's instructions are not counted. Needs x86-64. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -25,7 +26,7 @@
 
 enum { PLACES = 1 << 20, THREADS = 256 };
 
-/* The properties of an instruction at an address: kinds are bits. */
+/* Bits of `kind`: the properties of an instruction at an address. */
 enum { KNOWN = 1, LOCKED = 2, READS_TIME = 4, BREAKS = 8 };
 static struct place {
     unsigned long address, count;
@@ -132,7 +133,8 @@ static int sleeps(pid_t thread)
     return !state || (state[2] != 'R' && state[2] != 'D');
 }
 
-/* Stops the other threads permanently, each while it sleeps: it holds no lock then. */
+/* Stops the other threads permanently. Each of them is stopped while it sleeps, when it holds no
+ * lock. */
 static void stop_others(void)
 {
     for (int at = 0; at < other_count; at++) {

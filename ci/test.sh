@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the workspace and runs all its tests: ci/test.sh [ARGUMENTS OF cargo test]
 #
-# TIMES is the number of runs of each test program (1 by default). If it is given, a line sums up
+# TIMES is the number of runs of each test program (1 by default). If TIMES is set, a line sums up
 # each run.
 set -euo pipefail
 # shellcheck source=ci/common.sh
@@ -11,12 +11,13 @@ times="${TIMES:-1}"
 [[ "$times" =~ ^[1-9][0-9]*$ ]] || die "TIMES=$times: expected a number from 1 on"
 "$root/ci/setup.sh"
 cd -- "$root"
-# With the engine that makes faults, which is for tests only. Always of the whole workspace, and
-# beside some tests: then cargo chooses the same features of other crates each time, and builds each
-# crate once.
+# Builds with the engine that makes faults, which is for tests only. Each build is of the whole
+# workspace, and includes a test. So cargo chooses the same features of other crates each time, and
+# builds each crate once.
 of_all=(--workspace --features uringlet/faulty)
 cargo build "${of_all[@]}" --lib --test small_stack
-# A command that carries the drop-ins, as in a release build: tests copy it and run it alone.
+# Makes the drop-ins that the command carries, as in a release build. Tests copy this command and
+# run it without other files.
 carried="$target/debug/drop-ins"
 mkdir -p -- "$carried"
 for name in libaio.so libposix_aio.so liburing.so; do
@@ -26,19 +27,20 @@ for name in libaio.so libposix_aio.so liburing.so; do
     rm -f -- "$carried/$name.new"
 done
 export URINGLET_DROP_INS="$carried"
-# Cargo runs test programs one after the other, and most of them mostly wait. So cargo only builds
-# them here, and notes how to run them.
+# Cargo runs test programs one after the other, although most programs mostly wait. So cargo only
+# builds them here, and ci/later.sh notes how to run them.
 programs="$(mktemp -d)"
 trap 'rm -rf -- "$programs"' EXIT
 export URINGLET_TEST_PROGRAMS="$programs"
 tests=(cargo test --no-fail-fast --config "target.'cfg(all())'.runner = ['$root/ci/later.sh']")
 status=0
-# The traits of other crates for awaited files are features.
+# Awaited files implement traits of other crates if these features are on.
 traits=uringlet/tokio,uringlet/futures-io,uringlet/stream,uringlet/bytes
 "${tests[@]}" "${of_all[@]},$traits" --test fs "$@" || status=1
 "${tests[@]}" "${of_all[@]}" "$@" || status=1
 
-# Runs a noted program, and prints its output at its end in one piece: printing locks the folder.
+# Runs a noted program, and prints its output at its end in one piece. The folder is the lock for
+# printing.
 run() {
     local name="${1##*/}" ended=ok TIMEFORMAT='%1R s, CPU time %1U + %1S s' took
     flock -- "$URINGLET_TEST_PROGRAMS" printf '     Running %s\n' "${name#* }"

@@ -7,9 +7,9 @@
 # speed means nothing, its counters do.
 #
 # Needs Debian's packages qemu-system-x86, cpio and libc6-dev. Downloads the package behind
-# linux-image-cloud-amd64, without installing it. If one of them is missing, the script says so and
-# skips the run. Takes about half a minute beside the build of the static program; not part of
-# .ci/run.
+# linux-image-cloud-amd64, without installing it. If something is missing, the script names it and
+# skips the run. Takes about half a minute in addition to the build of the static program. .ci/run
+# does not run this script.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -59,8 +59,8 @@ cat >"$work/init.c" <<'C'
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The exit status; what it has to say beside its output comes afterwards, without a terminal to
- * draw on. */
+/* Runs a program, and returns its exit status. Its standard error is a file, which is printed
+ * afterwards. So the program does not find a terminal to draw on. */
 static int run(const char *path, char **arguments) {
     int status = 0;
     pid_t child = fork();

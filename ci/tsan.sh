@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the conformance suite under ThreadSanitizer: ci/tsan.sh [ARGUMENTS OF cargo test]
 #
-# Without arguments: all of it but the tests named below, for the engines auto and workers. Needs
-# rustup; adds rust-src to the nightly toolchain.
+# Without arguments, it runs the suite on the engines auto and workers, except the tests that this
+# script names. Needs rustup; adds rust-src to the nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -11,7 +11,8 @@ command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly rust-src
 cd -- "$root"
 host="$(rustc +nightly -vV | sed -n 's/^host: //p')"
-# The standard library is built, too: the sanitizer has to see its synchronization.
+# The standard library is built, too, because the sanitizer has to see the library's
+# synchronization.
 export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=thread"
 # Idle workers at the end of the process are not joined, which is no leak. The child of a fork makes
 # threads of its own, which the sanitizer would refuse.
@@ -23,7 +24,8 @@ if (($#)); then
     exec "${tests[@]}" "$@"
 fi
 
-# Each test has a reason here: a limit of the sanitizer, not a fault of the engine.
+# Leaves out a test: not_run TEST REASON. Each reason is a limit of the sanitizer, not a fault of
+# the engine.
 not_run() {
     printf 'SKIPPED %s: %s\n' "$1" "$2" >&2
     skips+=(--skip "$1")

@@ -2,16 +2,16 @@
 # Checks how far the verdicts of `uringlet bench` can be trusted on this machine: ci/verdict.sh
 # repeat|burner|same FOLDER [RUNS]
 #
-#   repeat FOLDER [10]  the default bench, RUNS times: of the cells that any run calls faster or
-#   slower, in how many pairs
-#                       of runs the class is the same (bar: 95 of 100); and the share of unknown
-#                       (bar: a quarter)
-#   burner FOLDER [10]  the same beside one process that keeps a CPU busy (no bar for unknown)
-#   same   FOLDER [20]  psync against psync under another name: the share of cells called faster or
-#   slower (bar: 5 %)
+#   repeat FOLDER [10]  runs the default bench RUNS times. Takes the cells that any run calls faster
+#                       or slower, and compares their class in each pair of runs: it has to be the
+#                       same in 95 of 100. At most a quarter of the classes may be unknown.
+#   burner FOLDER [10]  does the same beside a process that keeps a CPU busy. Any number of classes
+#                       may be unknown.
+#   same   FOLDER [20]  compares psync with psync under another name. At most 5 % of the cells may
+#                       be called faster or slower.
 #
 # BUDGET (90s) is the time of each run; BENCH is added to its command line. Results stay in OUT, if
-# that is set. Exit status 1: a bar is missed.
+# OUT is set. The exit status is 1 if one of these bounds is missed.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -47,7 +47,7 @@ for ((run = 1; run <= runs; run++)); do
         "$what" "$run" "$runs" "$(grep -m 1 '^Of ' "$out/$run.txt" || echo 'no figures')"
 done
 
-# The class of every cell in every run, separately for rates and CPU time.
+# Computes the shares from the class of every cell in every run, separately for rates and CPU time.
 summary="$(jq -s '
     def two: . as $all | range(length) as $a | range($a + 1; $all | length) as $b
         | [$all[$a], $all[$b]];

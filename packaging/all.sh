@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds every package of an architecture, into target/packages: packaging/all.sh [ARCH]
 #
-# At the end the archive's contents are run, for another architecture in QEMU's user mode.
+# At the end, the programs of the archive run; programs for another architecture run in QEMU's user
+# mode.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

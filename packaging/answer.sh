@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs the archive of an architecture, has it answer, and removes it: packaging/answer.sh [ARCH]
 #
-# It is installed into a folder. The command says its version, an example prints a file through both
-# forms of the C library, and a program of libaio's tests runs on the drop-in. For an architecture
-# other than this machine's, QEMU's user mode executes all that. It knows neither Linux AIO nor
-# io_uring.
+# The archive is installed into a folder. The command prints its version, an example prints a file
+# through the shared and the static C library, and a program of libaio's tests runs on the drop-in.
+# For an architecture other than this machine's, QEMU's user mode executes these programs. It
+# supports neither Linux AIO nor io_uring.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -38,7 +38,7 @@ done
 
 library="$work/to/lib/uringlet/libaio.so"
 "$compiler" -o "$work/aio" "$root/libaio/tests/c/read_write.c" "$library"
-# The program fails if its functions are not those of this file.
+# The program fails if it finds libaio's functions in another file.
 export LIBAIO_EXPECTED="$library"
 variable=LD_PRELOAD
 [[ "$arch" == "$(uname -m)" ]] || variable="QEMU_SET_ENV=$variable"

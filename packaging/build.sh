@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the contents of the packages, into target/packages/built-ARCH: packaging/build.sh [ARCH]
 #
-# ARCH is x86_64 or aarch64, this machine's by default. For another one, its rust-std (rustup target
-# add) and a C compiler that links for it (gcc-aarch64-linux-gnu) are needed.
+# ARCH is x86_64 or aarch64, this machine's by default. Another architecture needs its rust-std
+# (rustup target add) and a C compiler that links for it (gcc-aarch64-linux-gnu).
 #
 # Everything runs with glibc 2.28 or later. cargo-zigbuild would ensure that, but Zig's linker does
-# not know --defsym, with which the libraries get their names. So the C compiler links, against
-# Zig's glibc 2.28: the lists of its symbols, and the functions that it links into programs.
+# not know --defsym, with which the functions get their names. So the C compiler links, against
+# Zig's form of glibc 2.28.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -14,7 +14,7 @@ help_if_asked "$@"
 choose_architecture "${1-}"
 cd -- "$root"
 
-# Zig is a wheel.
+# Installs Zig from its Python wheel.
 tools="$packages/tools"
 if ! "$tools/bin/python" -c 'import ziglang' 2>/dev/null; then
     python3 -m venv "$tools"
@@ -26,7 +26,7 @@ if [[ "$arch" != "$(uname -m)" ]]; then
     need "$compiler"
 fi
 
-# Zig's form of glibc for a program: a library without code for each of its libraries, and the
+# Has Zig make its form of glibc: a library without code for each of glibc's libraries, and the
 # functions that glibc links into programs.
 stubs="$packages/glibc-$glibc-$arch"
 if [[ ! -e "$stubs/libc.so" ]]; then
@@ -44,10 +44,11 @@ if [[ ! -e "$stubs/libc.so" ]]; then
     done
     printf 'GROUP ( %s %s )\n' "$stubs/libc.so.6" "$stubs/libc_nonshared.a" >"$stubs/libc.so"
 fi
-# rustc recognizes by the name which arguments the linker takes.
+# From the linker's name, rustc derives which kind of arguments it takes: `gcc` here.
 linker="$stubs/stubs-gcc"
-# libgcc_s itself may need a later glibc: it comes from the machine that loads it. The lld of the
-# Rust toolchain takes two version scripts, rustc's and this project's; GNU ld does not.
+# libgcc_s may use symbols that Zig's glibc lacks, because programs load the libgcc_s of their
+# machine. The Rust toolchain's lld takes two version scripts, rustc's and this project's; GNU ld
+# does not.
 host="$(rustc -vV | sed -n 's/^host: //p')"
 lld="$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld"
 printf '#!/bin/sh\nexec %s -B%s -B%s -fuse-ld=lld -L%s -Wl,--allow-shlib-undefined "$@"\n' \
@@ -65,12 +66,12 @@ mkdir -p -- "$built"
 for name in libaio.so libposix_aio.so liburing.so liburinglet_capi.so liburinglet_capi.a; do
     install -m 644 "$from/$name" "$built/$name"
 done
-# The static library keeps its symbols, without debug information.
+# The static library keeps its symbols, but no debug information.
 objcopy="objcopy"
 [[ "$compiler" == cc ]] || objcopy="$multiarch-objcopy"
 "$objcopy" --strip-debug "$built/liburinglet_capi.a"
 
-# The command carries the same libraries that are beside it.
+# The command carries the drop-ins that were just built.
 URINGLET_DROP_INS="$built" cargo build "${build[@]}" -p uringlet-cli
 install -m 755 "$from/uringlet" "$built/uringlet"
 "$objcopy" --strip-all "$built/uringlet"

@@ -10,7 +10,7 @@ most="$1"
 shift
 status=0
 for file in "$@"; do
-    # The symbols that the file needs and does not define.
+    # Lists the versions of glibc's symbols that the file needs and does not define.
     symbols="$(readelf --dyn-syms --wide -- "$file")" || die "$file: no ELF file"
     names="$(grep ' UND ' <<<"$symbols" | grep -o 'GLIBC_[0-9.]*' | sort -uV)" || true
     [[ -n "$names" ]] || die "$file: needs no glibc at all"

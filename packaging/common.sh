@@ -7,11 +7,11 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../ci/common.sh"
 packages="$target/packages"
 # shellcheck disable=SC2034 # for the scripts that source this file
 version="$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml")"
-# The oldest C library that the packages run with.
+# The version of the oldest glibc that the packages run with.
 # shellcheck disable=SC2034 # as above
 glibc=2.28
 
-# The names of the requested architecture.
+# Sets the names of the requested architecture, or of this machine's.
 choose_architecture() {
     arch="${1:-$(uname -m)}"
     case "$arch" in
@@ -24,7 +24,7 @@ choose_architecture() {
     built="$packages/built-$arch"
     setup="--packages"
     [[ "$arch" == "$(uname -m)" ]] || setup+=" $arch"
-    # Used by the scripts that source this file.
+    # The scripts that source this file use these names.
     export arch deb_arch image_arch triple multiarch built setup
 }
 
@@ -32,12 +32,12 @@ need_built() {
     [[ -x "$built/uringlet" ]] || die "$built/uringlet is not there: packaging/build.sh $arch"
 }
 
-# Archives have the same bytes whenever they are made from the same commit.
+# Archives get the time of the commit, so that archives of the same commit have the same bytes.
 committed="$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)"
 SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$committed}"
 export SOURCE_DATE_EPOCH
 
-# Runs a program on this machine, whatever machine it is for.
+# Runs a program of the requested architecture, in QEMU's user mode if this machine has another.
 emulated() {
     if [[ "$arch" == "$(uname -m)" ]]; then
         "$@"
@@ -46,7 +46,7 @@ emulated() {
         "qemu-$arch" -L "/usr/$multiarch" "$@"
     fi
 }
-# The command writes its own manual.
+# Runs the built command, for example to write its manual.
 run_built() {
     emulated "$built/uringlet" "$@"
 }

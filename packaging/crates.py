@@ -35,7 +35,7 @@ def linked(triple, manifest="Cargo.toml", roots=None):
             continue
         found.add(package)
         for dependency in nodes[package]["deps"]:
-            # None is an ordinary dependency; the others are "build" and "dev".
+            # The kind None is an ordinary dependency; other kinds are "build" and "dev".
             if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                 edges.append((package, dependency["pkg"]))
                 todo.append(dependency["pkg"])

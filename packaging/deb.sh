@@ -2,7 +2,7 @@
 # Packs the Debian packages of an architecture, and checks them with lintian: packaging/deb.sh
 # [ARCH]
 #
-# uringlet (the command and the drop-ins), liburinglet0, liburinglet-dev.
+# The packages are uringlet (the command and the drop-ins), liburinglet0 and liburinglet-dev.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -27,13 +27,14 @@ chmod 644 "$library/liburinglet.so.$version"
 mkdir -p -- "$work/liburinglet-dev"
 mv -- "$work/c/usr" "$work/liburinglet-dev/usr"
 
-# The packages that the loader needs beside the C library.
+# Prints the packages that the loader needs beside the C library: needs FILE...
 needs() {
     readelf -d -- "$@" | grep -q 'NEEDED.*libgcc_s' && printf ', libgcc-s1 (>= 3.3)'
     return 0
 }
 
-# pack PACKAGE SECTION DEPENDS SUMMARY, and the description's lines from standard input
+# Packs a package, with the lines of its description from standard input:
+# pack PACKAGE SECTION DEPENDS SUMMARY
 pack() {
     local package="$1" section="$2" depends="$3" summary="$4"
     local folder="$work/$package" docs size

@@ -28,9 +28,9 @@ case "$prefix" in
     exit 2
     ;;
 esac
-# The folders that were made.
+# The file that lists the folders that this script made.
 made=share/doc/uringlet/folders
-# The folders above these files, the deepest first.
+# Prints the folders of the files in MANIFEST, the deepest first.
 folders() {
     while read -r name; do
         name="$(dirname -- "$name")"
@@ -51,9 +51,9 @@ if [ "$action" = install ]; then
         rm -f -- "$prefix/$name"
         cp -P -- "$here/root/$name" "$prefix/$name"
     done <"$here/MANIFEST"
-    # The folders of an earlier installation still count.
+    # Appends, because the list of an earlier installation is still needed.
     [ -z "$new" ] || echo "$new" >>"$prefix/$made"
-    # The pkg-config file has the place of the C library.
+    # The pkg-config file has to name the folder in which the C library is.
     if [ -f "$prefix/lib/pkgconfig/uringlet.pc" ]; then
         sed "s|^prefix=.*|prefix=$prefix|" "$here/root/lib/pkgconfig/uringlet.pc" \
             >"$prefix/lib/pkgconfig/uringlet.pc"
@@ -70,7 +70,7 @@ else
         done
     fi
 fi
-# The loader's list of libraries, if root may write it.
+# Updates the loader's list of libraries, which only root can.
 if [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
     ldconfig
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the RPM packages of an architecture: packaging/rpm.sh [ARCH]
 #
-# uringlet (the command and the drop-ins), liburinglet, liburinglet-devel.
+# The packages are uringlet (the command and the drop-ins), liburinglet and liburinglet-devel.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

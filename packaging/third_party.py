@@ -22,7 +22,7 @@ import textwrap
 
 from crates import linked
 
-# If a crate may be used under one of several licences: the first of these.
+# If a crate may be used under one of several licences, the first licence of this list is chosen.
 PREFERRED = [
     "Apache-2.0",
     "MIT",
@@ -32,7 +32,7 @@ PREFERRED = [
     "BSD-2-Clause",
     "Apache-2.0 WITH LLVM-exception",
 ]
-# Parts of the names of licence files, for crates that have several.
+# The part of a file's name that tells the licence, for crates with several licence files.
 MARKS = {
     "Apache-2.0": "APACHE",
     "MIT": "MIT",
@@ -41,7 +41,7 @@ MARKS = {
     "BSD-3-Clause": "BSD",
     "BSD-2-Clause": "BSD",
 }
-# This project's text has neither notices nor other additions: it is the licence's text.
+# This project's file has the text of the licence only, without notices or other additions.
 APACHE = pathlib.Path(__file__).parent.parent / "LICENSE-APACHE"
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy of this
 software and associated documentation files (the "Software"), to deal in the Software
@@ -111,7 +111,7 @@ def main():
         licences = list(chosen(package["license"]))
         lines.append(f"{name}: {' and '.join(licences)}")
         for text in [text_of(package, licence) for licence in licences] + notices(package):
-            # Texts that differ in their line breaks only count as one.
+            # Texts that differ only in their line breaks count as one text.
             texts.setdefault(" ".join(text.split()), (text, []))[1].append(name)
     print("uringlet is linked with these crates, each used under the licence beside it. The texts")
     print("follow. The Rust standard library is linked too, under the Apache License 2.0; its own")
