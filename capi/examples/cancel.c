@@ -27,7 +27,7 @@ static void submit_read(struct uringlet *u, int fd, unsigned number)
     CHECK(uringlet_submit(u) == 1);
 }
 
-/* Takes the next completion, which must be this one. */
+/* Takes the next completion, which must be that of request `number`, with the result `res`. */
 static void expect(struct uringlet *u, unsigned number, int res)
 {
     struct uringlet_cqe cqe;
@@ -39,7 +39,8 @@ static void expect(struct uringlet *u, unsigned number, int res)
     CHECK(cqe.user_data == number && cqe.res == res);
 }
 
-/* A request that a thread is trying cannot be cancelled until the try has found nothing. */
+/* Cancels a request. While a thread tries a request, it cannot be cancelled, until the try has
+ * found no data. */
 static void cancel(struct uringlet *u, unsigned number)
 {
     int ret;

@@ -11,14 +11,14 @@
 #define DEPTH 32
 #define BLOCK (64 * 1024)
 
-/* A block on its way: read, then written, then the next block. */
+/* A block that is being copied: it is read, then written. Then the next block takes its place. */
 struct block {
     struct uringlet_handler handler;
     struct copy *copy;
     char *buf;
     uint64_t off; /* in both files */
     size_t len;   /* bytes of the block */
-    size_t done;  /* of them, by the reads or writes so far */
+    size_t done;  /* bytes of these that reads or writes have transferred so far */
     int writing;
 };
 
@@ -27,7 +27,7 @@ struct copy {
     int from, to;
     uint64_t size, next;
     int busy;  /* blocks in flight */
-    int error; /* the first one */
+    int error; /* the first error, or 0 */
 };
 
 static void submit(struct block *block)

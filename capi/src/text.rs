@@ -22,7 +22,8 @@ thread_local! {
 }
 
 impl Text {
-    /// Stores the text for the thread. An ending thread has an empty one.
+    /// Stores the text for the thread, and returns its address. In an ending thread, the text is
+    /// empty.
     pub(crate) fn set(self, text: &str) -> *const c_char {
         let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
         let kept = TEXTS.try_with(|texts| {

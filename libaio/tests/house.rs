@@ -131,7 +131,7 @@ fn a_program_that_carries_libaio_inside_itself() {
     assert!(counted.contexts > 0 && counted.writes >= 64, "{counted:?}");
 }
 
-/// The descriptors of the engines differ.
+/// Runs on every engine, because the engines have different descriptors of their own.
 #[test]
 fn every_descriptor_closed_on_every_engine() {
     let folder = folder();
@@ -157,14 +157,15 @@ fn every_descriptor_closed_on_every_engine() {
         }
         assert_eq!(answers(&output), expected, "{engine}");
     }
-    // The last one, in a child, is refused there, because the parent has used this engine.
+    // This engine refuses the program's last part, which is in a child: the parent has used the
+    // engine.
     let output = run("posix_aio");
     let text = String::from_utf8_lossy(&output.stdout);
     let before = expected.split("a daemon's").next().expect("all of it");
     assert!(text.starts_with(before), "{text}");
 }
 
-/// The command line did not ask for an engine that moves no data.
+/// There is a warning if the engine moves no data, and the command line did not ask for it.
 #[test]
 fn an_engine_that_moves_no_data_is_warned_of_once() {
     let folder = folder();
@@ -179,7 +180,7 @@ fn an_engine_that_moves_no_data_is_warned_of_once() {
     let unwritten = "first: 0\nsecond: 0\nchild: 0\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), unwritten);
     assert!(output.status.success());
-    // The reader of standard error has gone: no signal ends the program.
+    // If the reader of standard error is gone, no signal ends the program.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let output = command(&program, &variables).stderr(writer).output().expect("timeout(1)");
@@ -210,7 +211,8 @@ fn contexts_take_what_they_ask_for() {
         let ours = run(&[here, preload, ("URINGLET_ENGINE", Path::new(engine))]);
         let name = format!("contexts_take_what_they_ask_for/{engine}");
         match (&original, ours) {
-            // While direct reads do not sleep, a context takes nothing, and that may change.
+            // On `auto`, a context takes no requests of the host while direct reads do not sleep.
+            // So an answer of 0 is right, too.
             (Ok(original), Ok(ours)) if engine == "auto" => {
                 assert_eq!(original.lines().count(), ours.lines().count(), "{ours}");
                 for (theirs, ours) in original.lines().zip(ours.lines()) {
@@ -243,7 +245,7 @@ fn a_thousand_contexts_on_the_engine_posix_aio() {
     assert!(answers(&output).ends_with("few threads: yes\n"));
 }
 
-/// An allocator that checks itself.
+/// Runs on an allocator of the C library that checks itself.
 #[test]
 fn under_malloc_check() {
     let debug = Path::new("libc_malloc_debug.so.0");

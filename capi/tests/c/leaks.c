@@ -64,8 +64,8 @@ int main(void)
     EQUAL(pipe(pipes), 0);
     for (int at = 0; at < first; at++)
         use_one(file, pipes[0], at % 2);
-    /* A thread of the engine may start in one pass, with descriptors and a stack. A leak shows
-     * in every pass: a KiB for each context would be more. */
+    /* In some passes, a thread of the engine starts, with descriptors and a stack. A leak shows in
+     * every pass, so one pass without growth is enough. */
     for (int pass = 0; pass < 5; pass++) {
         before = descriptors();
         memory = kib();

@@ -138,7 +138,8 @@ static void statistics(void)
     EQUAL(stats.bytes_read, 4);
     EQUAL(stats.bytes_written, 3);
     EQUAL(stats.by_program + stats.by_threads + stats.by_kernel, 3);
-    /* An older program gets fewer members; a newer one learns their number. */
+    /* A program with a smaller structure gets fewer members. A program with a larger structure
+     * learns how many bytes are filled. */
     memset(&stats, 0xff, sizeof(stats));
     stats.size = 16;
     EQUAL(uringlet_get_stats(u, &stats), 0);
@@ -172,7 +173,7 @@ static void again(struct uringlet_handler *handler, int32_t res)
         uringlet_prep_nop(sqe);
         uringlet_sqe_set_data(sqe, handler);
     } else {
-        /* The context is not destroyed while other handlers have to run: they would find no
+        /* The context is destroyed only by the last handler, because other handlers would find no
          * context. */
         EQUAL(uringlet_destroy(request->u, -1), 0);
     }

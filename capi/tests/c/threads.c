@@ -17,7 +17,7 @@ static void *wait_for_one(void *u)
 {
     int ret;
 
-    /* The other thread may be checking whether this one is inside. */
+    /* The other thread may use the context, to check whether this thread is inside a call. */
     do {
         ret = uringlet_wait(u, 1, -1);
     } while (ret == -EBUSY);
@@ -25,7 +25,7 @@ static void *wait_for_one(void *u)
     return (void *)(intptr_t)ret;
 }
 
-/* Waits until the other thread is inside. */
+/* Waits until the other thread is inside a call with this context. */
 static void until_busy(struct uringlet *u)
 {
     int ret;

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use crate::support::{STRICT, crate_folder, finished, has, scratch, skipped};
 
-/// The program uses an inline function, so that they are compiled, and the options' initializer.
+/// This program uses the options' initializer, and an inline function, so that the inline functions
+/// are compiled.
 const SOURCE: &str = "#include \"uringlet.h\"\n\
     void use(struct uringlet_sqe *sqe, struct uringlet_stats *stats);\n\
     void use(struct uringlet_sqe *sqe, struct uringlet_stats *stats)\n\

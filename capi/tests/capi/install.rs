@@ -41,7 +41,8 @@ fn an_example_builds_against_a_staged_package() {
 
     let source = crate_folder().join("examples/cat.c");
     let library = stage.join("usr/lib/x");
-    // The first build is shared, the second static with this library only.
+    // The first program is linked with the shared library, the second with the static one. All
+    // other libraries are shared.
     let shared = pkg_config(&stage, &["--cflags", "--libs"]);
     let mut fixed = pkg_config(&stage, &["--static", "--cflags", "--libs"]);
     let at = fixed.iter().position(|argument| argument == "-luringlet").expect("a library");

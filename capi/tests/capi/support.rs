@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// A program that takes longer hangs.
+/// The time limit of a program in seconds: a program that takes longer hangs.
 const SECONDS_MAX: &str = "300";
 
-/// The compiler's options beside the standard.
+/// The compiler's options beside the one that chooses the language standard.
 pub const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
 /// This crate's folder.

@@ -48,7 +48,7 @@ fn the_shared_library_exports_that_and_no_more() {
             exported.insert(format!("{name} {version}"));
         }
     }
-    // The linker makes the names from these: see build.rs.
+    // The linker makes the names from those with a leading underscore: see build.rs.
     let makings = listed().into_iter().map(|name| format!("_{name} Base"));
     let named = listed().into_iter().map(|name| format!("{name} URINGLET_0.1"));
     assert_eq!(exported, named.chain(makings).collect());
@@ -71,7 +71,7 @@ fn the_static_library_has_the_same_names() {
 fn the_soname_has_the_version_of_the_interface() {
     let text = output("readelf", &["-d", "--wide", &tree().shared_library()]);
     assert!(text.contains("soname: [liburinglet.so.0]"), "{text}");
-    // Threads run its code: dlclose(3) must not unmap it.
+    // The library's threads run its code: dlclose(3) must not unmap it.
     assert!(text.lines().any(|line| line.contains("FLAGS_1") && line.contains("NODELETE")));
     assert!(!text.contains("RPATH") && !text.contains("RUNPATH"), "{text}");
 }

@@ -95,7 +95,7 @@ int main(void)
     say("eventfd count", "%llu", (unsigned long long)value);
     reap(ctx, 1, &event);
 
-    /* Really in flight: the answer of the first, and that each of them still completes. */
+    /* Cancels the last of 32 direct reads, which may be in flight. All of them still complete. */
     int direct = reopen(fd, O_RDWR | O_DIRECT);
     if (direct >= 0) {
         static struct iocb many[32];

@@ -1,5 +1,5 @@
-/* pthread_cancel of waiting threads: no cancellation point, as natively, and no harm to the
- * context. */
+/* pthread_cancel of waiting threads: the calls are no cancellation points, as natively, and the
+ * context still works afterwards. */
 #include "common.h"
 
 struct waiter {
@@ -110,8 +110,8 @@ int main(void)
         snprintf(name, sizeof name, "%s, a read afterwards", hows[how]);
         request(ctx, name, &reads[0]);
 
-        /* A thread that is already cancelled, with work to be done in its wait. The first direct
-         * requests of a context have it make what the engine needs for them. */
+        /* This thread is cancelled before its wait, in which it has work to do. For the first
+         * direct requests of a context, the thread makes what the engine needs. */
         io_context_t fresh = setup(16);
         struct waiter late = {.ctx = fresh, .how = how, .min = 2, .held = 1};
         io_prep_pread(&reads[0], direct >= 0 ? direct : fd, buf, PAGE, 0);

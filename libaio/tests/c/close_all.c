@@ -8,8 +8,8 @@ enum { BUFFERED = 10, DIRECT, PIPE_OUT, PIPE_IN, EVENTS, KEPT_END };
 static unsigned char *buf;
 static int direct;
 
-/* Uses everything that may need a descriptor of its own: reads of both kinds, one alone, a poll,
- * a read of a pipe, an eventfd. */
+/* Makes requests for which the engine may need descriptors of its own: many buffered and direct
+ * reads, a single read, a poll, a read of a pipe, requests with an eventfd. */
 static int work(io_context_t ctx)
 {
     static struct iocb iocbs[3 * EACH], waiting, stream;
@@ -28,7 +28,7 @@ static int work(io_context_t ctx)
     memset(buf, 0, 3 * EACH * PAGE);
     if (io_submit(ctx, 3 * EACH, list) != 3 * EACH)
         die("submit");
-    /* Only the eventfd signals its requests. */
+    /* The program learns from the eventfd alone that these requests have ended. */
     struct pollfd wait = {EVENTS, POLLIN, 0};
     while (count < EACH) {
         uint64_t more;
@@ -121,7 +121,8 @@ int main(void)
     direct = other >= 0;
     if (pipe(ends))
         die("pipe");
-    /* Moves these numbers out of the way first. */
+    /* The files first get numbers from 100 on, because the fixed numbers are among those below,
+     * which are closed. */
     int counter = eventfd(0, 0),
         spare[] = {fcntl(fd, F_DUPFD, 100),
                    direct ? fcntl(other, F_DUPFD, 100) : fcntl(fd, F_DUPFD, 100),
@@ -135,7 +136,7 @@ int main(void)
         io_context_t ctx = setup(64);
         snprintf(name, sizeof name, "right before %s", ways[way].name);
         say(name, "%d", work(ctx));
-        /* The context has nothing in flight, and then a poll that waits. */
+        /* In the first round the context has nothing in flight, in the second a poll that waits. */
         static struct iocb poll;
         struct io_event event;
         for (int round = 0; round < 2; round++) {
@@ -157,7 +158,7 @@ int main(void)
                 yes(name, event.obj == &poll && event.res == POLLIN);
                 close(KEPT_END);
             }
-            /* Free numbers are the program's: they must not be written to, read from, or closed. */
+            /* The closed numbers are the program's: the library must not use or close them. */
             int mine[64], touched = 0, done = 0;
             for (int i = 0; i < 64; i++)
                 if ((mine[i] = eventfd(7, EFD_NONBLOCK)) < 0)
@@ -179,7 +180,7 @@ int main(void)
         answer(name, io_destroy(ctx));
     }
 
-    /* The whole sequence, in a child. */
+    /* Makes the whole sequence in a child. */
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {

@@ -24,7 +24,7 @@ static void by_freopen(int other)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", other);
-    /* A socket has no such path, and the stream is closed. */
+    /* If `other` is a socket, its path cannot be opened, and freopen only closes the stream. */
     (void)!freopen(path, "r+", fdopen(NUMBER, "r+"));
 }
 
@@ -44,7 +44,7 @@ static const struct {
     {"freopen", by_freopen},
 };
 
-/* The number names `fd`'s file, and `fd` is not needed any more. */
+/* Makes NUMBER name the file of `fd`, and closes `fd`. */
 static void takes(int fd)
 {
     if (dup2(fd, NUMBER) != NUMBER)
@@ -111,7 +111,7 @@ static void polls(io_context_t ctx, const char *way, void (*end)(int))
     snprintf(name, sizeof name, "%s, the old peer's write", way);
     answer(name, write(old[1], "old", 3));
     reap(ctx, 1, &event);
-    /* The kernel reports more events than were asked for. */
+    /* Only POLLIN is compared, because the kernel reports more events than were asked for. */
     snprintf(name, sizeof name, "%s, the poll then", way);
     answer(name, (long)event.res & POLLIN);
     close(NUMBER);

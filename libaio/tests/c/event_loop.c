@@ -225,7 +225,7 @@ static void signals(struct loop *loop)
     yes("the set stays", FD_ISSET(loop->counter, &bits));
     say("handled in all", "%d", (int)handled);
     sigprocmask(SIG_UNBLOCK, &blocked, NULL);
-    /* Repeated, because the first signal may come before the call. */
+    /* The timer repeats, because its first signal may come before the call. */
     struct itimerval timer = {{0, 20000}, {0, 20000}}, off = {{0, 0}, {0, 0}};
     setitimer(ITIMER_REAL, &timer, NULL);
     answer("poll, and a timer", poll(&set, 1, -1) < 0 ? -errno : 0);
@@ -299,7 +299,7 @@ static void several(void)
 static struct loop shared;
 static long taken;
 
-/* Waits, and takes events; submits another request for each, if `submits` is set. */
+/* Waits, and takes events. If `submits` is set, submits another request for each event. */
 static void *works(void *submits)
 {
     for (;;) {
@@ -438,7 +438,8 @@ static long answers(struct loop *loop, struct iocb *iocb)
     return (long)event.res;
 }
 
-/* Vectors as on the program's stack: each has changed when its submit returns. */
+/* The program overwrites each vector as soon as its submit has returned, as it may do with vectors
+ * on its stack. */
 static void vectors(void)
 {
     struct loop loop;

@@ -100,7 +100,7 @@ int main(void)
     if (read(watch, &value, sizeof value) != sizeof value)
         die("eventfd");
 
-    /* Another file under that number is not counted up either. */
+    /* Another eventfd that gets the number of the request's eventfd is not signalled. */
     char byte;
     if (read(ends[0], &byte, 1) != 1)
         die("read");

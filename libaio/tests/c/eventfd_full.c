@@ -51,8 +51,8 @@ static uint64_t count_of(int counter)
     return value;
 }
 
-/* Reads a counter, and prints its count as far as a write gets, and poll's answer. An event may
- * be there just before its count. */
+/* Reads a counter, and prints its count, FULL at most, and poll's answer. First waits until the
+ * count is at least `least`, because an event may be in the ring just before it is counted. */
 static void say_count(const char *what, int counter, uint64_t least)
 {
     for (int i = 0; i < 20000 && count_of(counter) < least; i++)
@@ -106,7 +106,7 @@ static void kinds(int flags)
     say(name, "%llx", (unsigned long long)last);
     with(counter, "empty again", 0, 1);
 
-    /* Eight eventfds are more than a few. */
+    /* Reads with eight full eventfds at the same time. */
     for (int i = 0; i < 8; i++)
         if ((many[i] = eventfd(0, flags)) < 0 || write(many[i], &full, sizeof full) != sizeof full)
             die("eventfd");
@@ -116,7 +116,7 @@ static void kinds(int flags)
     for (int i = 0; i < 8; i++)
         close(many[i]);
 
-    /* The thread sleeps when another one ends its request. */
+    /* Another thread ends the request while this thread sleeps. */
     struct iocb iocb;
     struct io_event event;
     pthread_t thread;

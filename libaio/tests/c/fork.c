@@ -38,8 +38,8 @@ static void inherited(io_context_t ctx)
     answer("child, destroy again", io_destroy(ctx));
 }
 
-/* libaio checks the ring before it asks the kernel, and only the kernel knows whose context it
- * is. */
+/* Prints an answer of io_getevents in a child. libaio checks the ring before it asks the kernel,
+ * and only the kernel knows to which process the context belongs. */
 static void in_words(const char *what, long value)
 {
     char name[128];

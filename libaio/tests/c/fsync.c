@@ -47,7 +47,7 @@ int main(void)
         die("eventfd");
     say("eventfd count", "%llu", (unsigned long long)fired);
 
-    /* Together with earlier writes. */
+    /* Submits an fdsync together with writes. */
     static unsigned char buf[8][PAGE];
     struct iocb iocbs[9], *list[9];
     struct io_event events[9];

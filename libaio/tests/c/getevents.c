@@ -46,7 +46,7 @@ int main(void)
     yes("that took 200 ms", took >= 0.2 && took < 5);
     answer("empty, min 8, 200 ms", io_getevents(ctx, 8, 8, events, &fifth));
     answer("empty, to NULL, 200 ms", io_getevents(ctx, 1, 1, NULL, &fifth));
-    /* A negative time means no timeout: only the alarm ends it. */
+    /* A negative time means no timeout: only the alarm ends the wait. */
     struct timespec past = {-1, 0}, odd = {-1, 1100000000}, negative = {0, -1};
     struct sigaction action = {.sa_handler = handler};
     struct itimerval timer = {{0, 20000}, {0, 50000}}, never = {{0, 0}, {0, 0}};

@@ -13,7 +13,8 @@ static uint64_t random64(void)
     return state;
 }
 
-/* Any value; near a real handle; near a stale one; small numbers; addresses of the program. */
+/* Returns a value that is no handle: any value, a value near a real or a stale handle, or an
+ * address of the program. */
 static io_context_t forged(uintptr_t live, uintptr_t gone)
 {
     static char mine[64];
@@ -53,7 +54,8 @@ int main(void)
         refused[0] += io_submit(ctx, 1, &list) == -EINVAL;
         refused[1] += io_cancel(ctx, &iocb, &event) == -EINVAL;
         refused[2] += io_destroy(ctx) == -EINVAL;
-        /* The original's functions look for a ring at the handle's address. */
+        /* These calls are by number, because the original's functions read the ring at the
+         * handle's address. */
         refused[3] += by_number(SYS_io_getevents, ctx, 1, (void *)1, &event, &zero) == -EINVAL;
         refused[4] += by_number(SYS_io_pgetevents, ctx, 1, (void *)1, &event, &zero) == -EINVAL;
         refused[5] += by_number(SYS_io_submit, ctx, 1, &list, NULL, NULL) == -EINVAL;

@@ -8,7 +8,7 @@ static unsigned char buf[PAGE];
 int main(void)
 {
     int fd = temp_file(PAGE);
-    /* Root may; other users may not. */
+    /* Root may use real-time priorities, and other users may not. */
     if (getuid() == 0 && setresuid(65534, 65534, 65534))
         skip("root without the right to become somebody else");
     io_context_t ctx = setup(4);

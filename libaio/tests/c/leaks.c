@@ -22,7 +22,8 @@ static int went_wrong(const char *call, int i, long ret)
     return 0;
 }
 
-/* With a read now and then, so that threads and kernel contexts are made at all. */
+/* Makes and destroys a context. Every tenth cycle also submits a read, so that the engine makes
+ * threads and kernel contexts. */
 static int cycle(int i)
 {
     struct iocb iocb;
@@ -68,7 +69,7 @@ int main(int argc, char **argv)
     long contexts = fewer_for_the_original(10000), at_once = fewer_for_the_original(500);
     for (int i = 0; i < 100; i++)
         cycle(i);
-    /* Memory that the C library's malloc keeps from the maximum is no leak. */
+    /* Many contexts at once come first: memory that malloc keeps after them is no leak. */
     all_at_once(at_once);
     long descriptors = open_descriptors(), maps = mappings(), memory = status("VmRSS:"),
          size = status("VmSize:");
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
     fd = plain;
     yes("contexts are made, used and destroyed", right == contexts);
     yes("threads are at most 70", settled("Threads:", 70) <= 70);
-    /* The engine keeps one for itself from the first use on. */
+    /* The engine keeps a descriptor for itself from the first use on. */
     yes("descriptors, at most 2 more", open_descriptors() - descriptors <= 2);
     yes("mappings, at most 150 more", mappings() - maps <= 150);
     yes("memory in use, at most 8 MiB more", status("VmRSS:") - memory <= 8 << 10);

@@ -1,5 +1,5 @@
-/* Submitted buffered writes, and a process that leaves in every possible way: they are in the
- * file. */
+/* A process submits buffered writes, and leaves in every possible way. The data of the writes are
+ * in the file afterwards. */
 #include "common.h"
 #include <pty.h>
 #include <spawn.h>
@@ -34,7 +34,7 @@ static void submits(void)
         if (i >= BLOCKS / 2)
             iocbs[i].aio_rw_flags = RWF_APPEND;
     }
-    /* The contexts end one by one and together. */
+    /* The first four requests are submitted one by one, the rest together. */
     for (int i = 0; i < 4; i++)
         if (io_submit(ctx, 1, list + i) != 1)
             die("io_submit");
@@ -51,7 +51,7 @@ static void ended(pid_t pid)
         die("status %x", status);
 }
 
-/* Succeeds if a child, which reads the file that was just written to, finds everything. */
+/* Ends with 0 if the child, which reads the file, finds the data of all writes. */
 static void by_child(pid_t pid)
 {
     int status;
@@ -158,7 +158,7 @@ static void by_handler(void)
 static void by_kill(void) { kill(getpid(), SIGKILL); }
 static void by_reading(void) { _exit(written()); }
 
-/* The last child leaves whatever the thread is doing: it ends, and nothing else is checked. */
+/* Each child leaves at some moment of its calls. It has to end; nothing else is checked. */
 static void at_any_moment(void)
 {
     static struct iocb iocb;

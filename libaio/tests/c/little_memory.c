@@ -12,7 +12,7 @@ static int is_known(int got)
     return got == -ENOMEM || got == -EAGAIN;
 }
 
-/* Almost none, some, and just enough for some large reservation. */
+/* The bytes of memory for a step: almost none, some, or just enough for a large reservation. */
 static long room(int step)
 {
     if (step < 24)
@@ -22,8 +22,8 @@ static long room(int step)
     return (step < 60 ? 64L : 256L) * MIB + step % 12 * 512L * KIB;
 }
 
-/* Contexts as long as there is room for them, and reads with each. The original's are limited by
- * the machine (aio-max-nr), and other programs count, too. */
+/* Makes contexts while there is memory, and reads with each of them. The machine also limits the
+ * original's contexts (aio-max-nr), together with those of other programs. */
 static int use(int entries)
 {
     static io_context_t many[8];

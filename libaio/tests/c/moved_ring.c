@@ -1,5 +1,5 @@
-/* The pages of a ring moved elsewhere by mremap(2): the kernel's context follows, the drop-in's
- * stays refused. */
+/* The pages of a ring are moved by mremap(2). The kernel then knows the context by its new address;
+ * the drop-in refuses the new address. */
 #include "common.h"
 
 int main(void)

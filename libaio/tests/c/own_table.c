@@ -25,7 +25,7 @@ static long read_once(unsigned char *buf, long long offset)
 
 static io_context_t before;
 
-/* A context from before. */
+/* Makes and uses a context, and then gets a descriptor table of its own. */
 static int later(void)
 {
     unsigned char *buf = pages(PAGE);

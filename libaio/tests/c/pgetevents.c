@@ -42,7 +42,7 @@ int main(void)
     answer("NULL context", io_pgetevents(NULL, 1, 1, events, &fifth, &none));
     answer("mask at a bad address", io_pgetevents(ctx, 1, 1, events, &fifth, UNMAPPED));
 
-    /* Blocked and pending: delivered only if the mask allows it. */
+    /* The signal is blocked and pending: it is delivered only if the mask allows it. */
     sigprocmask(SIG_BLOCK, &usr1, NULL);
     raise(SIGUSR1);
     answer("pending, no mask, 200 ms", io_pgetevents(ctx, 1, 4, events, &fifth, NULL));
@@ -61,7 +61,7 @@ int main(void)
     answer("pending, empty mask, forever", io_pgetevents(ctx, 1, 4, events, NULL, &none));
     say("handled, forever", "%d", (int)handled);
 
-    /* Existing events come first. */
+    /* An event in the ring comes before a pending signal. */
     handled = 0;
     io_prep_pread(&iocb, fd, buf, PAGE, 0);
     answer("submit", submit1(ctx, &iocb));
@@ -73,7 +73,7 @@ int main(void)
     sigprocmask(SIG_UNBLOCK, &usr1, NULL);
     say("handled in the end", "%d", (int)handled);
 
-    /* Unblocked outside, blocked inside: it arrives afterwards. */
+    /* The alarm is unblocked outside of the call and blocked in it: it arrives after the call. */
     handled = 0;
     sigset_t inside = usr1;
     struct itimerval timer = {{0, 0}, {0, 50000}};

@@ -82,8 +82,8 @@ int main(void)
     if (read(ends[0], &byte, 1) != 1)
         die("read");
 
-    /* A request holds its file: closing the number changes nothing. The duplicate that holds it
-     * may be closed later than its answer comes. */
+    /* A request holds its file: closing the number changes nothing. The engine may close its
+     * duplicate of the descriptor after the answer has come. */
     int before = open_descriptors(), copy = dup(ends[0]);
     io_prep_poll(&iocb, copy, POLLIN);
     answer("on a copy of the descriptor", submit1(ctx, &iocb));
@@ -95,7 +95,7 @@ int main(void)
     if (read(ends[0], &byte, 1) != 1)
         die("read");
 
-    /* Nor does another, ready file under that number. */
+    /* Another file that gets the number, and is ready, changes nothing either. */
     int loud = eventfd(1, EFD_NONBLOCK), numbers[3];
     static struct iocb several[3];
     struct iocb *list[3];
@@ -122,7 +122,7 @@ int main(void)
     for (int i = 0; i < 3; i++)
         close(numbers[i]);
     close(loud);
-    /* The last holder closes the file. */
+    /* Waits until the engine has closed its duplicates. */
     for (int i = 0; i < 20000 && open_descriptors() > before; i++)
         usleep(1000);
     say("descriptors left", "%d", open_descriptors() - before);

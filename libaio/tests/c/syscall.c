@@ -188,7 +188,7 @@ static void signals(void)
     answer("destroy after signals", CALL(SYS_io_destroy, ctx));
 }
 
-/* Six arguments, fewer, none; answers of every size; errors. */
+/* Makes calls with six, fewer and no arguments, with answers of every size, and with errors. */
 static void other_numbers(int fd)
 {
     static unsigned char buf[PAGE];

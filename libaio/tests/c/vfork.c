@@ -49,7 +49,7 @@ int main(int argc, char **argv)
             die("submit");
         pid_t pid = vfork();
         if (pid == 0) {
-            /* As in a shell or a server. */
+            /* Closes all descriptors from 3 on, as shells and servers do in a child. */
             if (i % 2)
                 close_range(3, ~0u, 0);
             else

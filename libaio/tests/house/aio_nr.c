@@ -1,7 +1,7 @@
 /* The use of the host's fs.aio-max-nr by contexts after direct reads went to the kernel, and the
- * number of contexts with few descriptors. Other programs make and end contexts meanwhile: a
- * reading counts if nothing is left of that afterwards. A figure counts if twice as many readings
- * agree on it as on any other. */
+ * number of contexts with few descriptors. Other programs make and end contexts meanwhile. So a
+ * reading counts only if fs.aio-nr is the same before and after it. A figure counts if AGREE
+ * readings agree on it, and at most half as many on any other figure. */
 #include "../c/common.h"
 #include <sys/resource.h>
 
@@ -21,7 +21,7 @@ static long figure(const char *path)
     return atol(text);
 }
 
-/* A context for `n` requests that has read. */
+/* Makes a context for `n` requests, and reads with it. */
 static io_context_t used(int n)
 {
     static unsigned char buf[READS * PAGE] __attribute__((aligned(PAGE)));

@@ -99,7 +99,7 @@ static void check(void)
     }
 }
 
-/* Reads, writes and fsyncs that are answered. */
+/* Makes reads, writes and fsyncs that the server answers. */
 static void get_known(io_context_t ctx)
 {
     for (int round = 0; round < 12; round++) {
@@ -196,8 +196,8 @@ static void steps(io_context_t ctx)
     check();
 }
 
-/* The requests of the context have the right results, and no buffer is written to after the
- * call. */
+/* Destroys the context with requests in flight. They have the right results, and no buffer is
+ * written to after the call. */
 static void destroy(io_context_t ctx)
 {
     submit(ctx);

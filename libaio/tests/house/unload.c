@@ -19,7 +19,7 @@
 
 static char buf[4096];
 
-/* True if a thread with such a name exists. */
+/* True if a thread with a name of the library's threads exists. */
 static int threads(void)
 {
     char command[128];

@@ -45,7 +45,7 @@
 
 UNUSED static volatile uintptr_t unmapped = 8;
 
-/* The program itself is wrong, or the machine is: never an answer. */
+/* Ends the program after an error of the program itself or of the machine, which is no answer. */
 UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...)
 {
     va_list list;
@@ -58,7 +58,8 @@ UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void die(const cha
     _exit(1);
 }
 
-/* A preload that silently failed would compare the original with itself. */
+/* Checks that `function` comes from the expected library. If a preload failed silently, the test
+ * would compare the original with itself. */
 UNUSED static void the_right_library(const char *variable, const char *function,
                                      const char *original)
 {

@@ -8,7 +8,7 @@
 
 extern char **environ;
 
-/* As in a program that uses the memory for a longer name of its process. */
+/* Overwrites the environment, as a program does that uses the memory for a longer process name. */
 static void clear_the_environment(void)
 {
     for (char **at = environ; *at; at++)

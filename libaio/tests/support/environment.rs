@@ -66,8 +66,8 @@ impl Program {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The output and the number of counted contexts, if the variables ask for no requests to be
-    /// executed, and for counting.
+    /// Runs the program with variables that choose an engine without effect, and that count
+    /// contexts. Returns the output and the number of contexts.
     #[allow(dead_code, reason = "as above")]
     fn run(&self, arguments: &[&str], as_nobody: bool) -> (String, u64) {
         let region = Region::create().expect("memory");
@@ -94,7 +94,8 @@ impl Program {
         assert_eq!(self.run(&["clear"], false), told, "the environment is gone by then");
     }
 
-    /// The reason why that cannot be tested here, if there is one.
+    /// Checks that a set-user-ID program ignores the variables. Returns the reason if this cannot
+    /// be tested here.
     #[allow(dead_code, reason = "as above")]
     pub fn is_told_nothing_where_it_gains_privileges(&self) -> Option<&'static str> {
         if std::fs::metadata("/proc/self").expect("/proc").uid() != 0 {

@@ -20,10 +20,10 @@ use wire::*;
 /// Bytes in each file.
 pub const SIZE: usize = 16 << 20;
 
-/// This is longer than anything takes that is not held.
+/// A request that takes this long is held by the server.
 const LONG: Duration = Duration::from_secs(30);
 
-/// In the server: the name of its test.
+/// The environment variable that makes a process the server. Its value is the name of the test.
 const CHILD: &str = "URINGLET_TEST_CHILD";
 /// The prefix of the server's lines. The test harness prints beside them.
 const MARK: &str = "= ";
@@ -294,7 +294,7 @@ impl Server {
     }
 }
 
-/// The server itself. In the other process, this test is the server.
+/// Tests the server. In the server's process, this test runs the server.
 #[test]
 fn what_is_held_is_answered_when_the_server_goes_on() {
     serve_if_asked();
@@ -327,7 +327,7 @@ fn what_is_held_is_answered_when_the_server_goes_on() {
     disk.go_on();
     assert_eq!(reader.join().expect("no panic").expect("a read"), (4096, true));
 
-    // The server answers like a process that was stopped.
+    // The server behaves like a stopped process.
     disk.stop();
     let reader = read_at(4 << 20);
     assert!(disk.holds(1, ALL), "the read waits to be taken");

@@ -7,7 +7,7 @@
 
 #include "answers.h"
 
-/* The distance of reads, so that none of them reads ahead for another. */
+/* The distance of reads in bytes: the kernel's read-ahead for one read must not reach the next. */
 #define APART (64 * PAGE)
 /* The first offset of reads and writes while the server does not answer. Everything before it
  * has been read. */
@@ -44,7 +44,7 @@ UNUSED static int open_hung(const char *path, const char *mode)
     return fd;
 }
 
-/* The number of a write is its content. */
+/* True if the page at `offset` has the content of write `number`: bytes with this value. */
 UNUSED static int written(int fd, int number, size_t offset)
 {
     unsigned char *found = pages(PAGE);

@@ -25,7 +25,7 @@ pub struct Case<'a> {
     pub mode: &'a str,
     /// `fresh`, or `known` if requests have been made on the descriptor.
     pub known: &'a str,
-    /// The program's task, which is also its name.
+    /// The last argument of the program: what it does while the server does not answer.
     pub task: &'a str,
 }
 
@@ -239,7 +239,8 @@ fn through(
     }
 }
 
-/// The program waits, is seen waiting, and ends when the server goes on.
+/// Checks that the program waits in io_destroy while the server holds its reads, and that the call
+/// ends when the server goes on.
 fn destroys(disk: &mut Disk, program: &mut Program) -> Result<(), String> {
     for expected in ["begin submit", "end submit: 4", "begin destroy"] {
         program.expect(expected)?;
@@ -262,7 +263,8 @@ fn destroys(disk: &mut Disk, program: &mut Program) -> Result<(), String> {
     program.expect("ready")
 }
 
-/// The program ends while the server does not answer, by itself or because it is killed.
+/// The program has to end while the server does not answer, by itself or because it is killed.
+/// Returns the steps that waited for the server.
 fn ends(disk: &mut Disk, program: &mut Program, task: &str) -> Result<Vec<String>, String> {
     let mut late = Vec::new();
     program.expect("begin submit")?;

@@ -7,7 +7,7 @@
 
 enum { KIB = 1024, MIB = KIB * KIB };
 
-/* From here on at most `more` bytes of address space. */
+/* Limits the address space to `more` bytes beyond what the process uses now. */
 static void limit(long more)
 {
     struct rlimit now = {0, 0};

@@ -3,7 +3,7 @@
 //!
 //! The programs, or a table beside them, say which cases their answers cover; the suite lists the
 //! required cases. If the README's table differs from the run's, the test fails. With
-//! `URINGLET_WRITE_MATRIX` it is written again.
+//! `URINGLET_WRITE_MATRIX` the table is written again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,8 +21,8 @@ pub type Function = (&'static str, &'static [&'static str]);
 /// A case that no program can produce: function, case, reason.
 pub type Untested = (&'static str, &'static str, &'static str);
 
-/// Answers that cover a case without saying so: function, case, program, their names. A `*` at the
-/// end matches anything.
+/// Answers that cover a case, although their names do not tell it: function, case, program, names
+/// of the answers. A `*` at the end of a name matches anything.
 pub type Covers = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
 /// The required cases of a drop-in.
@@ -40,7 +40,7 @@ pub struct Matrix {
 struct Cell {
     programs: BTreeSet<String>,
     answers: usize,
-    /// Always, and sometimes.
+    /// The number of answers that always differ, and of answers that sometimes differ.
     differing: [usize; 2],
     reasons: BTreeSet<&'static str>,
 }

@@ -2,7 +2,7 @@
  * first instruction on. Also counts new threads, which allocate. */
 #include <dlfcn.h>
 
-/* Unaligned, wherever the linker puts it. */
+/* `odd` makes the heap begin at an unaligned address. */
 static _Alignas(128) struct { char odd[65]; unsigned char heap[64 << 20]; } memory;
 #define heap memory.heap
 static size_t used;

@@ -8,7 +8,7 @@
 #define BLOCKS 16
 #define OTHER_BYTE 0xee
 
-/* Ways to a table of one's own. */
+/* Ways in which a thread gets a descriptor table of its own. */
 UNUSED static int by_unshare(void)
 {
     return unshare(CLONE_FILES);
@@ -29,7 +29,8 @@ UNUSED static int by_close_range_number(void)
     return (int)syscall(SYS_close_range, 1000, 1001, CLOSE_RANGE_UNSHARE);
 }
 
-/* The common number, and the file that it names in a table of one's own. */
+/* The number that all threads use, and the descriptor of the file that it names in a thread's own
+ * table. */
 static int shared, other;
 static int stop;
 
@@ -85,7 +86,7 @@ static void *of_its_own(void *argument)
     } else {
         look(seen, 1);
     }
-    /* Descriptors that it closes are open for the others. */
+    /* Descriptors that this thread closes stay open for the other threads. */
     for (int fd = 3; fd < 1024; fd++)
         close(fd);
     if (fcntl(shared, F_GETFD) != -1)

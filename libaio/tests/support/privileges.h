@@ -42,8 +42,8 @@ static int threads(const char *name, unsigned id, int *other)
     return found;
 }
 
-/* The threads that are not nobody. The C library leaves out a thread that is about to end: the
- * answer is what stays. */
+/* The number of threads whose user is not NOBODY. The C library does not change a thread that is
+ * about to end, so this waits until such threads have ended. */
 static int others(void)
 {
     int other = 0;

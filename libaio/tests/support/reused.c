@@ -1,6 +1,7 @@
-/* Numbers that are closed where the drop-in does not see it, and stand for another kind of file
- * then. Random sequences of that, beside a twin on which plain calls are made: the same answers,
- * the same contents. For libaio, or for POSIX AIO with -DPOSIX.
+/* Descriptor numbers are closed where the drop-in does not see it, and then name another kind of
+ * file. The program makes random sequences of requests on such numbers. On a twin of each number it
+ * makes plain calls, which have to give the same answers and the same contents. The requests are
+ * libaio's, or with -DPOSIX those of POSIX AIO.
  *
  * reused SEED SEQUENCES: prints "equal", or the step that differs. */
 #ifdef POSIX
@@ -308,7 +309,8 @@ static void perform(int fd, struct op *ops, int n)
         ops[events[i].obj - iocbs].answer = (long)events[i].res;
 }
 
-/* An eventfd signals the end of a request: not the file that has its number now. */
+/* Submits a request with this number as its eventfd. It is refused if the number names another file
+ * now. */
 static void tell(int at)
 {
     unsigned char ours[8];
@@ -331,8 +333,8 @@ static void tell(int at)
 
 #endif
 
-/* Up to four requests on one number, of one kind and independent of each other, so that plain
- * calls one after the other give the same results. */
+/* Makes up to four requests on one number. They are of one kind and independent of each other, so
+ * that plain calls one after the other give the same results. */
 static void use(int at)
 {
     enum kind kind = kinds[at];
@@ -353,7 +355,7 @@ static void use(int at)
     int flags = fcntl(TWIN + at, F_GETFL);
     int open_for_it = flags >= 0 && (flags & O_ACCMODE) != (write ? O_RDONLY : O_WRONLY);
     int left = 0;
-    /* Only requests that do not wait. */
+    /* Leaves out requests that would wait. */
     if (stream && open_for_it && what != SYNC) {
         if (poll(&set, 1, 0) != 1 || !(set.revents & set.events))
             return;

@@ -10,8 +10,8 @@ fn variable(name: &str, default: impl FnOnce() -> u64) -> String {
     value.unwrap_or_else(|_| default().to_string())
 }
 
-/// With the drop-in's flags for the C compiler, and the variable that tells the program which
-/// library to find.
+/// Runs the program on every engine. `flags` are the drop-in's flags for the C compiler. `expected`
+/// is the variable that tells the program which library to find.
 pub fn check(library: &Path, flags: &[&str], expected: &str) {
     let nanos = || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos());
     let seed = variable("URINGLET_TEST_SEED", || nanos() as u64 >> 10);

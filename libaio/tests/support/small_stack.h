@@ -4,9 +4,9 @@
 
 #include "answers.h"
 
-/* In the thread, before all of the library's work in this process. The first argument is the
- * length of the stack in KiB, by default the smallest possible. Below it is an inaccessible
- * page. */
+/* Runs `body` in a thread with a small stack. This thread is the first one of the process that uses
+ * the library. The first argument is the length of the stack in KiB, by default the smallest
+ * possible. Below the stack is an inaccessible page. */
 UNUSED static void on_a_small_stack(char **arguments, void *(*body)(void *))
 {
     size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN);

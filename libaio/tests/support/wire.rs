@@ -38,7 +38,7 @@ const INIT_FLAGS: u32 = 1 | 1 << 15 | 1 << 5;
 /// The number of asynchronous requests that the kernel sends at a time.
 const BACKGROUND: u16 = 512;
 
-/// For OPEN: no request when a descriptor is closed.
+/// Flag in the answer to OPEN: the kernel sends no request when a descriptor is closed.
 pub const NO_FLUSH: u32 = 1 << 5;
 
 pub const ROOT: u64 = 1;
@@ -51,13 +51,13 @@ pub struct Request {
 
 impl Request {
     const HEAD: usize = 40;
-    /// `struct fuse_write_in`, which precedes the data.
+    /// The length in bytes of `struct fuse_write_in`, which precedes the data.
     pub const TRANSFER: usize = 40;
-    /// The kernel refuses a smaller buffer.
+    /// The minimum length in bytes of a buffer for a request. The kernel refuses a shorter one.
     const ROOM_MIN: usize = 8192;
 
-    /// Takes the next request, whose writes have at most this many bytes. `None`: there is none
-    /// after all.
+    /// Takes the next request. A write has at most `write_max` bytes of data. `None`: no request
+    /// can be taken now.
     pub fn read(mut channel: &File, write_max: u32) -> Result<Option<Self>, String> {
         let room = Self::HEAD + Self::TRANSFER + write_max as usize;
         let mut bytes = vec![0; room.max(Self::ROOM_MIN)];
@@ -89,7 +89,7 @@ impl Request {
         self.u64_at(16)
     }
 
-    /// A field of its arguments, at this offset in bytes.
+    /// A field of four bytes in the request's arguments, at this offset in bytes.
     pub fn int(&self, at: usize) -> u32 {
         self.u32_at(Self::HEAD + at)
     }
@@ -112,7 +112,7 @@ impl Request {
         kinds & 1 << (self.opcode() % u64::BITS) != 0
     }
 
-    /// An answer that cannot be sent belongs to a process that has ended.
+    /// Answers the request. If the answer cannot be sent, the process that waited has ended.
     pub fn answer(&self, mut channel: &File, errno: i32, body: &[u8]) {
         let length = (16 + body.len()) as u32;
         let head = Body::default().int(&[length, -errno as u32]).long(&[self.u64_at(8)]);
@@ -146,8 +146,8 @@ impl Body {
 
     /// `struct fuse_attr`.
     pub fn attributes(self, node: u64, size: u64, mode: u32) -> Self {
-        // Number, size and blocks, three times; their nanoseconds; mode, links, owner, device,
-        // block size, flags.
+        // Number, size, blocks; three times in seconds, and then their nanoseconds; mode, links,
+        // owner, device, block size, flags.
         self.long(&[node, size, size / 512, 0, 0, 0])
             .int(&[0, 0, 0])
             .int(&[mode, 1, 0, 0, 0, 4096, 0])

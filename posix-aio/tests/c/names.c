@@ -3,7 +3,8 @@
 
 static unsigned char buf[PAGE];
 
-/* The declarations of both kinds, whatever the value of _FILE_OFFSET_BITS. */
+/* Copies a control block into the type of the 64 functions, whatever the value of
+ * _FILE_OFFSET_BITS. */
 static struct aiocb64 wide(struct aiocb *cb)
 {
     struct aiocb64 copy;

@@ -77,7 +77,7 @@ static void basics(void)
     cb.aio_sigevent = signal_event(SIGRTMIN, 2);
     cb.aio_reqprio = 21;
     signalled("[aio_read SIGEV_SIGNAL] a refused read's", aio_read, &cb);
-    /* The pointer in the signal's value is complete. */
+    /* The signal's value has all bits of a pointer. */
     cb.aio_reqprio = 0;
     cb.aio_sigevent.sigev_value.sival_ptr = &cb;
     siginfo_t info;

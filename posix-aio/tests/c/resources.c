@@ -10,7 +10,8 @@ static void *nothing(void *argument)
     return argument;
 }
 
-/* Lets no thread start: as a user who has a thread already, or for root as a user with none. */
+/* Lets no thread start: the user may have one thread, and this one counts. Root has no such limit,
+ * and becomes another user first. */
 static void no_threads(void)
 {
     struct rlimit limit = {1, 1};

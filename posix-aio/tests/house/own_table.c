@@ -24,7 +24,8 @@ static struct aiocb waiting;
 static char byte;
 static int ends[2];
 
-/* Submits with a request in flight, which only the other threads know of. */
+/* Submits a request, and then gets a descriptor table of its own. Prints the answers of a wait for
+ * the request and of its cancel. */
 static int later(void)
 {
     const struct aiocb *list[] = {&waiting};
