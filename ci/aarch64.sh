@@ -2,9 +2,9 @@
 # Runs tests on AArch64, in a machine of two CPUs that QEMU emulates: ci/aarch64.sh [ENGINE...]
 #
 # Runs the unit tests of the library and of the drop-ins, the tests of awaited operations, and the
-# conformance suite on each ENGINE (by default auto, workers, io_uring and linux_aio). The guest has
-# Debian's kernel for AArch64 and ext4 on an emulated NVMe disk. QEMU's user mode is not enough: it
-# has no preadv2(2), io_setup(2) or io_uring_setup(2).
+# conformance suite on each ENGINE. ENGINE is auto, workers, io_uring and linux_aio by default. The
+# guest has Debian's kernel for AArch64 and ext4 on an emulated NVMe disk. QEMU's user mode is not
+# enough: it has no preadv2(2), io_setup(2) or io_uring_setup(2).
 #
 # Needs Debian's packages qemu-system-arm, e2fsprogs and gcc-aarch64-linux-gnu, and the rust-std of
 # aarch64-unknown-linux-gnu (rustup target add). Downloads Debian's kernel and busybox without

@@ -2,9 +2,9 @@
 # Runs the conformance suite and the tests of awaited files as static programs on musl: ci/musl.sh
 #
 # The engines are auto and workers. If this script runs as root, it runs the tests once more in a
-# root file system of busybox, which has no shared library, and nothing of glibc. Installs rustup's
-# target for musl. Needs cc for the C files of crates that the tests use. Downloads Debian's
-# busybox-static without installing it. Skips what cannot be done on this machine.
+# root file system of busybox. That system has no shared library, and nothing of glibc. Installs
+# rustup's target for musl. Needs cc for the C files of crates that the tests use. Downloads
+# Debian's busybox-static without installing it. Skips what cannot be done on this machine.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

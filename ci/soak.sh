@@ -10,9 +10,9 @@
 # that passed, so that a restarted script continues. For a failed run, the script prints the command
 # that repeats it.
 #
-# Without --requests, fio runs rounds of jobs (buffered, direct, reaping from the ring, 16 threads,
-# mixed sizes, POSIX AIO) until the time is over, at least one round. Stops at the first job that
-# fails or hangs for five minutes, and prints the command that repeats this job.
+# Without --requests, fio runs rounds of jobs until the time is over, at least one round. The jobs
+# are buffered, direct, reaping from the ring, 16 threads, mixed sizes, and POSIX AIO. Stops at the
+# first job that fails or hangs for five minutes, and prints the command that repeats this job.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

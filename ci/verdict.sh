@@ -3,8 +3,8 @@
 # repeat|burner|same FOLDER [RUNS]
 #
 #   repeat FOLDER [10]  runs the default bench RUNS times. Takes the cells that any run calls faster
-#                       or slower, and compares their class in each pair of runs: it has to be the
-#                       same in 95 of 100. At most a quarter of the classes may be unknown.
+#                       or slower. The class of such a cell has to be the same in 95 of 100 pairs of
+#                       runs. At most a quarter of the classes may be unknown.
 #   burner FOLDER [10]  does the same beside a process that keeps a CPU busy. Any number of classes
 #                       may be unknown.
 #   same   FOLDER [20]  compares psync with psync under another name. At most 5 % of the cells may

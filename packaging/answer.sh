@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the archive of an architecture, has it answer, and removes it: packaging/answer.sh [ARCH]
 #
-# The archive is installed into a folder. The command prints its version, an example prints a file
-# through the shared and the static C library, and a program of libaio's tests runs on the drop-in.
-# For an architecture other than this machine's, QEMU's user mode executes these programs. It
+# The archive is installed into a folder. The command prints its version, and an example prints a
+# file through the shared and the static C library. A program of libaio's tests runs on the drop-in.
+# For an architecture other than this machine's, QEMU's user mode executes these programs. This mode
 # supports neither Linux AIO nor io_uring.
 set -euo pipefail
 # shellcheck source=packaging/common.sh

@@ -29,8 +29,7 @@ pub(crate) unsafe fn listio(
         return Err(libc::EINVAL);
     }
     if nested {
-        // This signal handler has interrupted a function of this library. POSIX does not require
-        // this to work.
+        // POSIX does not require this to work in a handler that has interrupted the library.
         return Err(libc::EAGAIN);
     }
     let waits = mode == abi::LIO_WAIT && !before_2_4;

@@ -8,8 +8,8 @@ enum { BUFFERED = 10, DIRECT, PIPE_OUT, PIPE_IN, EVENTS, KEPT_END };
 static unsigned char *buf;
 static int direct;
 
-/* Makes requests for which the engine may need descriptors of its own: many buffered and direct
- * reads, a single read, a poll, a read of a pipe, requests with an eventfd. */
+/* Makes requests for which the engine may need descriptors of its own. These are many buffered and
+ * direct reads, a single read, a poll, a read of a pipe, and requests with an eventfd. */
 static int work(io_context_t ctx)
 {
     static struct iocb iocbs[3 * EACH], waiting, stream;

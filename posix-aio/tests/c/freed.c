@@ -1,7 +1,7 @@
 /* A control block may be freed as soon as its completion was seen: nobody looks at it after that.
  *
- * The program runs itself again, with the C library's checking allocator if there is one. Then
- * freed memory is overwritten. */
+ * The program runs itself again, so that the C library overwrites freed memory. It then uses the
+ * C library's checking allocator, if there is one. */
 #include "common.h"
 
 enum { ROUNDS = 300, DEPTH = 16 };
