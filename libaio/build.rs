@@ -4,7 +4,7 @@
 //! no effect on those names. So the functions are exported with a leading underscore, and the
 //! linker makes the real names from them.
 
-/// The default versions; the old ones are made in `lib.rs`, next to their functions.
+/// Each name, and the function that has its default version. `lib.rs` makes the old versions.
 const NAMES: &[(&str, &str)] = &[
     ("io_setup", "_io_setup"),
     ("io_destroy", "_io_destroy"),

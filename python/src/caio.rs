@@ -219,7 +219,7 @@ impl Operation {
 
     /// The bytes read, the number of bytes written, or ``None``.
     ///
-    /// ``OperationError``: it failed. ``RuntimeError``: it is in flight.
+    /// ``OperationError``: the operation failed. ``RuntimeError``: the operation is in flight.
     fn get_value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let Some(result) = self.ended()? else { return Ok(py.None()) };
         if result < 0 {
@@ -237,9 +237,10 @@ impl Operation {
         }
     }
 
-    /// Has ``callback(result)`` called at the end: with a count, or a negative errno.
+    /// Has ``callback(result)`` called when the operation ends. The result is a count, or a negative
+    /// errno.
     ///
-    /// ``ValueError``: it is not callable.
+    /// ``ValueError``: the callback is not callable.
     fn set_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<bool> {
         if !callback.is_callable() {
             return Err(PyValueError::new_err("the callback must be callable"));
@@ -249,9 +250,9 @@ impl Operation {
         Ok(true)
     }
 
-    /// The bytes that are written, or those that were read, with zeros up to ``nbytes``.
+    /// The bytes to write; or the bytes that were read, with zeros up to ``nbytes``.
     ///
-    /// ``RuntimeError``: it is in flight.
+    /// ``RuntimeError``: the operation is in flight.
     #[getter]
     fn payload(&self, py: Python<'_>) -> PyResult<Option<Py<PyBytes>>> {
         if self.ended()?.is_none() && self.kind == Kind::Read {
@@ -278,7 +279,7 @@ impl Operation {
         self.nbytes
     }
 
-    /// Stored, and not used.
+    /// The priority, which is stored and not used.
     #[getter]
     fn priority(&self) -> u16 {
         self.priority
@@ -296,7 +297,7 @@ impl Operation {
         -lock(&self.changing).result.min(0)
     }
 
-    /// The context on which it is in flight.
+    /// The context on which the operation is in flight.
     #[getter]
     fn context(&self, py: Python<'_>) -> Option<Py<Context>> {
         lock(&self.changing).context.as_ref().map(|context| context.clone_ref(py))
@@ -456,8 +457,8 @@ impl Context {
     /// Begins operations. Operations that were submitted before are left out. Returns the number of
     /// operations that have begun.
     ///
-    /// ``TypeError``: one of them is no operation; none has begun then. ``OverflowError``:
-    /// ``max_requests`` are in flight; earlier operations in the list have begun.
+    /// ``TypeError``: an argument is no operation; no operation has begun then. ``OverflowError``:
+    /// ``max_requests`` operations are in flight; earlier ones in the list have begun.
     #[pyo3(signature = (*aio_operations))]
     fn submit(slf: &Bound<'_, Self>, aio_operations: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let (py, this) = (slf.py(), slf.get());

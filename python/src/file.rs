@@ -32,8 +32,8 @@ use crate::whole::{self, ReadAll};
 /// other, and any number may be in flight. A file belongs to the process that opened it: in the
 /// child of a fork its methods raise ``OSError`` with ``EINVAL``.
 ///
-/// ``OSError`` as open(2). ``ValueError``: a NUL in the path, or ``flags`` or ``direct`` is
-/// something else.
+/// ``OSError`` as open(2). ``ValueError``: the path has a NUL, or ``flags`` or ``direct`` has
+/// another value.
 #[pyclass(frozen, weakref, module = "uringlet")]
 pub(crate) struct File {
     file: Mutex<Option<fs::File>>,
@@ -189,7 +189,7 @@ impl File {
 
     /// Takes over an open descriptor; ``close`` closes it.
     ///
-    /// ``OSError`` with ``EBADF``: it is not open.
+    /// ``OSError`` with ``EBADF``: the descriptor is not open.
     #[staticmethod]
     fn from_fd(fd: RawFd) -> PyResult<Self> {
         // SAFETY: asks about a number.
@@ -460,13 +460,13 @@ impl File {
         lock(&self.file).as_ref().map(fs::File::as_raw_fd).ok_or_else(error::closed)
     }
 
-    /// The path that it was opened with.
+    /// The path with which the file was opened.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// ``close`` was called.
+    /// True after a call of ``close``.
     #[getter]
     fn closed(&self) -> bool {
         lock(&self.file).is_none()

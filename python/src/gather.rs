@@ -114,11 +114,12 @@ impl Steps for Together {
 
 /// Begins requests of this module together, and wakes the task once, when all have ended.
 ///
-/// Awaiting it returns their values, in order. If some fail, the first of them in order raises,
-/// after all have ended. With ``return_exceptions``, exceptions take the place of values.
+/// Awaiting the result returns the values of the requests, in order. If some fail, the first of
+/// them in order raises, after all have ended. With ``return_exceptions``, exceptions take the
+/// place of values.
 ///
-/// ``TypeError``: one of them is not a request of this module. ``RuntimeError``: one was awaited
-/// already, or is given twice. The others are dropped then.
+/// ``TypeError``: an argument is not a request of this module. ``RuntimeError``: a request was
+/// awaited already, or is given twice. The other requests are dropped then.
 #[pyfunction]
 #[pyo3(signature = (*requests, return_exceptions = false))]
 pub(crate) fn gather(

@@ -183,9 +183,10 @@ fn results<'py>(
 /// Returns the number of bytes read for each, in the order of the requests; 0 at the end of a file,
 /// and less than the buffer's length near it.
 ///
-/// A failed request raises ``OSError`` as pread(2), after all of them have ended; of several, the
-/// first in the list. Its ``index`` is the number of the request. With ``errors="return"`` nothing
-/// is raised, and the exception takes the place of the count.
+/// A failed request raises ``OSError`` as pread(2), after all requests have ended. If several fail,
+/// the first of them in the list raises. The ``index`` of the exception is the number of the
+/// request. With ``errors="return"`` nothing is raised, and the exception takes the place of the
+/// count.
 ///
 /// ``ValueError``: an offset is negative. ``BufferError`` or ``TypeError``: a buffer is not
 /// writable or not contiguous; nothing was read then. A signal handler that raises ends the call

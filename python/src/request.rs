@@ -90,9 +90,9 @@ enum State {
 /// An operation of a file, or several of ``gather``, to be awaited once.
 ///
 /// A request does nothing before it is awaited. A request that is never awaited gives a
-/// ``RuntimeWarning``, as a coroutine does. What is done at once then, such as a read of at most 64
-/// KiB whose pages are in memory, takes no turn of the event loop. Other threads or the kernel do
-/// everything else, and the loop goes on meanwhile.
+/// ``RuntimeWarning``, as a coroutine does. An operation that can be done at once takes no turn of
+/// the event loop, for example a read of at most 64 KiB whose pages are in memory. Other threads or
+/// the kernel execute all other operations, and the loop goes on meanwhile.
 ///
 /// A task that is cancelled while it awaits goes on at once. A request that had not begun is not
 /// executed. A request that had begun goes on, and keeps its buffer until it is over. **A write

@@ -8,7 +8,8 @@ mod covers;
 pub const MATRIX: Matrix =
     Matrix { functions: FUNCTIONS, unsuffixed: &[], untested: UNTESTED, covers: COVERS };
 
-/// Success, each errno of the manual page, notifications, and other distinguishable cases.
+/// The cases of each function: success, each errno of its manual page, notifications, and other
+/// distinguishable cases.
 const FUNCTIONS: &[Function] = &[
     (
         "io_setup",
