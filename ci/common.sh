@@ -65,7 +65,8 @@ ticks() {
     echo "$sum"
 }
 
-# Prints a rate per second, and the µs of CPU time per counted unit: rate_and_time RATE TICKS SECONDS
+# Prints a rate per second, and the µs of CPU time per counted unit:
+# rate_and_time RATE TICKS SECONDS
 rate_and_time() {
     awk -v rate="$1" -v ticks="$2" -v seconds="$3" -v hz="$(getconf CLK_TCK)" \
         'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * seconds) }'

@@ -237,8 +237,8 @@ impl Operation {
         }
     }
 
-    /// Has ``callback(result)`` called when the operation ends. The result is a count, or a negative
-    /// errno.
+    /// Has ``callback(result)`` called when the operation ends. The result is a count, or a
+    /// negative errno.
     ///
     /// ``ValueError``: the callback is not callable.
     fn set_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<bool> {
