@@ -11,8 +11,8 @@ use crate::handle::{self, AioContext};
 use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
 use uringlet::table::Pinned;
 
-/// The maximum number of requests per call that the waiting thread executes itself. Their events
-/// bypass the ring.
+/// The maximum number of events per call that bypass the ring. These are the events of requests
+/// that the waiting thread executes itself.
 const DIRECT: u32 = 64;
 
 /// io_getevents(2): the number of events written, or a negative errno. `mask` is the thread's
