@@ -74,8 +74,15 @@ impl Core {
         // In a signal handler, the interrupted code may have a lock, and so may a call of this
         // library. A thread that has a lock waits for none.
         if self.has_requests() && !is_any_held_here() {
-            self.with(|locked| locked.keep_files(fds));
+            let executes = self.with(|locked| {
+                locked.keep_files(fds);
+                self.executing.load(Ordering::Relaxed) > 0
+            });
             self.await_tries();
+            if executes {
+                // A transfer that was tried by its submitter may be a request now.
+                self.with(|locked| locked.keep_files(fds));
+            }
         }
     }
 

@@ -233,6 +233,8 @@ impl Locked<'_> {
             return false;
         }
         request.stage = Stage::Tried;
+        // The try may have to wait, and the request then needs its file.
+        self.list_number(at);
         self.state.tries.push(Try { key, sqe, result: None });
         true
     }

@@ -19,7 +19,7 @@ use crate::abi::{self, CQE_MORE, Cqe, Timespec, cancel, iosqe, op, poll, setup, 
 use crate::attempts::Tried;
 use crate::chains::NONE;
 use crate::memory::{Memory, Word};
-use crate::prepare::Match;
+use crate::prepare::{self, Match};
 use crate::sys;
 
 const PROGRAMS: u64 = 300;
@@ -257,6 +257,7 @@ impl Model {
             let entered = core.entered();
             let done = self.with(|locked| {
                 let done = locked.submit(count, thread, &mut batch, 0);
+                check_numbers(locked);
                 // A file of another test had this number, and its transfers did not wait. So the
                 // ring wants to try transfers here. The model lets each try fail: it would have to
                 // wait.
@@ -429,6 +430,7 @@ impl Model {
         let counted = self.core.taken.load(Ordering::Relaxed).wrapping_sub(self.core.ended());
         assert_eq!(in_flight, counted as usize);
         self.with(|locked| {
+            check_numbers(locked);
             // No linked timeout of a request that waits is forgotten.
             for (_, one) in locked.live() {
                 let Some(next) = locked.requests.get(one.next as usize) else { continue };
@@ -544,6 +546,19 @@ impl Drop for Model {
         for at in [self.sqes.addr(), rings] {
             // SAFETY: mapped when it was made.
             unsafe { sys::unmap(at as *mut u8, 4096) };
+        }
+    }
+}
+
+/// A close of its descriptor finds each request that may still use the number.
+fn check_numbers(locked: &Locked<'_>) {
+    for (at, one) in locked.live() {
+        let uses = matches!(
+            one.stage,
+            Stage::Ready | Stage::Behind | Stage::Tried | Stage::Engine | Stage::Poll(_)
+        );
+        if uses && one.file.is_none() && prepare::has_file(one.opcode) {
+            assert!(locked.by_number.all(one.fd as u64).any(|other| other == at), "{one:?}");
         }
     }
 }

@@ -26,7 +26,7 @@ fn file() -> (File, Vec<u8>) {
     (file, content)
 }
 
-/// Drops the file's pages from the cache, except those that the kernel keeps.
+/// Drops the file's pages from the cache. The kernel may keep some of them.
 fn drop_cache(file: &File) {
     // SAFETY: advice on a file of ours.
     let ret = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
