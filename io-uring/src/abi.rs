@@ -138,6 +138,8 @@ pub(crate) struct BufferRing {
 
 /// Flags of a ring of buffers.
 pub(crate) mod buffer_ring {
+    /// The ring has memory of its own, which the program maps (`IOU_PBUF_RING_MMAP`).
+    pub(crate) const TO_MAP: u16 = 1 << 0;
     /// `IOU_PBUF_RING_INC`.
     pub(crate) const IN_PIECES: u16 = 1 << 1;
 }
@@ -229,14 +231,14 @@ pub(crate) mod setup {
     pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
 }
 
-/// All features, without attributes of transfers (bit 16) and without the control of iowait (bit
-/// 17).
-pub(crate) const FEATURES: u32 = 0xffff;
+/// All features, without attributes of transfers (bit 16).
+pub(crate) const FEATURES: u32 = 0xffff | FEATURE_NO_IOWAIT;
 pub(crate) const FEATURE_SINGLE_MMAP: u32 = 1 << 0;
 pub(crate) const FEATURE_EXT_ARG: u32 = 1 << 8;
 pub(crate) const FEATURE_NATIVE_WORKERS: u32 = 1 << 9;
 pub(crate) const FEATURE_REG_REG_RING: u32 = 1 << 13;
 pub(crate) const FEATURE_MIN_TIMEOUT: u32 = 1 << 15;
+pub(crate) const FEATURE_NO_IOWAIT: u32 = 1 << 17;
 
 pub(crate) const ENTRIES_MAX: u32 = 32768;
 
@@ -244,6 +246,8 @@ pub(crate) const ENTRIES_MAX: u32 = 32768;
 pub(crate) const OFF_SQ_RING: u64 = 0;
 pub(crate) const OFF_CQ_RING: u64 = 0x800_0000;
 pub(crate) const OFF_SQES: u64 = 0x1000_0000;
+/// The offset of a ring of buffers. The number of the group begins at bit 16.
+pub(crate) const OFF_BUFFERS: u64 = 0x8000_0000;
 
 /// Flags in the submission queue's memory.
 pub(crate) mod sq {
@@ -267,7 +271,11 @@ pub(crate) mod enter {
     pub(crate) const EXT_ARG: u32 = 1 << 3;
     pub(crate) const REGISTERED_RING: u32 = 1 << 4;
     pub(crate) const ABS_TIMER: u32 = 1 << 5;
-    pub(crate) const KNOWN: u32 = (1 << 6) - 1;
+    /// The address of the argument is an offset in a registered region.
+    pub(crate) const EXT_ARG_REG: u32 = 1 << 6;
+    /// The wait does not count as a wait for I/O. It never does here: threads wait for a futex.
+    pub(crate) const NO_IOWAIT: u32 = 1 << 7;
+    pub(crate) const KNOWN: u32 = ((1 << 6) - 1) | NO_IOWAIT;
 }
 
 /// Flags of an entry.
@@ -448,6 +456,14 @@ pub(crate) mod cancel {
     pub(crate) const KNOWN: u32 = (1 << 6) - 1;
 }
 
+/// Flags of CLONE_BUFFERS.
+pub(crate) mod clone {
+    /// The source is an index of a registered ring.
+    pub(crate) const REGISTERED: u32 = 1 << 0;
+    /// Buffers that are there are replaced.
+    pub(crate) const REPLACE: u32 = 1 << 1;
+}
+
 /// Opcodes of io_uring_register(2).
 pub(crate) mod register {
     pub(crate) const BUFFERS: u32 = 0;
@@ -488,6 +504,8 @@ pub(crate) mod register {
     pub(crate) const QUERY: u32 = 35;
     pub(crate) const ZCRX_CTRL: u32 = 36;
     pub(crate) const BPF_FILTER: u32 = 37;
+    /// The first number that is no call.
+    pub(crate) const LAST: u32 = BPF_FILTER + 1;
     pub(crate) const USE_REGISTERED_RING: u32 = 1 << 31;
 }
 

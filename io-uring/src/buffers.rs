@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use uringlet::front::memory::accessible_now;
 
+use crate::memory::Mapped;
 use crate::user;
 
 /// The maximum number of buffers of a list, and of a ring.
@@ -49,6 +50,8 @@ enum Place {
         tail: u16,
         /// Each transfer uses up the part of a buffer that it has filled (`IOU_PBUF_RING_INC`).
         in_pieces: bool,
+        /// The pages at `at`, if the program maps them (`IOU_PBUF_RING_MMAP`).
+        to_map: Option<Mapped>,
     },
 }
 
@@ -239,15 +242,16 @@ impl BufferGroups {
         self.groups.entry(number).or_insert(group)
     }
 
-    /// IORING_REGISTER_PBUF_RING, for a ring whose number of entries is a power of two.
+    /// IORING_REGISTER_PBUF_RING, for a ring whose number of entries is a power of two. Without an
+    /// address, the ring gets pages that the program maps.
     ///
     /// # Errors
     /// `-EEXIST`: a group with this number has buffers. `-EFAULT`, `-EINVAL`: the memory is not a
-    /// ring's.
+    /// ring's. `-ENOMEM`: there is no memory.
     pub(crate) fn register(
         &mut self,
         number: u16,
-        at: u64,
+        at: Option<u64>,
         entries: u16,
         in_pieces: bool,
     ) -> Result<(), i32> {
@@ -258,15 +262,25 @@ impl BufferGroups {
         if self.groups.get(&number).is_some_and(has_buffers) {
             return Err(-libc::EEXIST);
         }
-        let at = at as usize;
-        if at == 0 || at.is_multiple_of(4096) && !accessible_now(at, 16 * entries as usize, true) {
+        let len = 16 * entries as usize;
+        let to_map = if at.is_none() { Some(Mapped::new(len)?) } else { None };
+        let at = to_map.as_ref().map_or(at.unwrap_or(0) as usize, Mapped::address);
+        if at == 0 || at.is_multiple_of(4096) && !accessible_now(at, len, true) {
             return Err(-libc::EFAULT);
         }
         if !at.is_multiple_of(4096) {
             return Err(-libc::EINVAL);
         }
-        self.make(number, Place::Ring { at, entries, head: 0, tail: 0, in_pieces });
+        self.make(number, Place::Ring { at, entries, head: 0, tail: 0, in_pieces, to_map });
         Ok(())
+    }
+
+    /// The pages of a ring that the program maps.
+    pub(crate) fn to_map(&self, number: u16) -> Option<&Mapped> {
+        match &self.groups.get(&number)?.place {
+            Place::Ring { to_map, .. } => to_map.as_ref(),
+            Place::List(_) => None,
+        }
     }
 
     /// IORING_UNREGISTER_PBUF_RING. Returns the requests that wait for the group.
@@ -351,7 +365,7 @@ mod tests {
             // SAFETY: of the page.
             unsafe { at.cast::<u16>().add(7).write_volatile(now as u16) };
         };
-        groups.register(1, at as u64, 4, true).expect("a ring");
+        groups.register(1, Some(at as u64), 4, true).expect("a ring");
         let group = groups.get(1).expect("the group");
         let early = group.take_several(2 * LEN);
         let late = group.take_several(LEN);
@@ -385,7 +399,9 @@ mod tests {
         assert_eq!(groups.provide(1, 3, first), 0);
         let group = groups.get(1).expect("the group");
         assert_eq!(ids(&group.take_several(0)), [7], "a list gives one buffer");
-        let place = Place::Ring { at: 4096, entries: 8, head: 5, tail: 5, in_pieces: false };
+        let (head, tail) = (5, 5);
+        let place =
+            Place::Ring { at: 4096, entries: 8, head, tail, in_pieces: false, to_map: None };
         let group = groups.make(2, place);
         for (at, len) in [20, 5, 0, 5, 5].into_iter().enumerate() {
             let one = Provided::of_list(0, len, at as u16);

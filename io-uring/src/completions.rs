@@ -12,6 +12,8 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// The completion queue of a ring's memory.
 pub(crate) trait Queue {
+    /// The number of places.
+    fn entries(&self) -> u32;
     /// The number of completions that the program has reaped, as the program says.
     fn head(&self) -> u32;
     /// The number of completions that were published. The program cannot change this number.
@@ -28,21 +30,19 @@ pub(crate) trait Queue {
 /// The numbers of completions, for threads that do not hold the lock.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    /// The size of the ring.
-    entries: u32,
     /// Completions that are not in the ring yet.
     outside: AtomicU32,
 }
 
 impl Counts {
-    pub(crate) fn new(entries: u32) -> Self {
-        Self { entries, outside: AtomicU32::new(0) }
+    pub(crate) fn new() -> Self {
+        Self { outside: AtomicU32::new(0) }
     }
 
     /// Completions in the ring.
     fn in_ring(&self, queue: &impl Queue) -> u32 {
         let head = queue.head();
-        queue.tail().wrapping_sub(head).min(self.entries)
+        queue.tail().wrapping_sub(head).min(queue.entries())
     }
 
     /// All completions, in the ring or not. The program sees each that is counted in the ring.
@@ -51,7 +51,7 @@ impl Counts {
         // before it leaves this count. In the other order, a thread could see it in neither place.
         let outside = self.outside();
         let head = queue.head();
-        queue.seen_tail().wrapping_sub(head).min(self.entries).saturating_add(outside)
+        queue.seen_tail().wrapping_sub(head).min(queue.entries()).saturating_add(outside)
     }
 
     /// Completions that are not in the ring yet.
@@ -84,7 +84,7 @@ impl Completions {
 
     /// Has the ring room for a completion now?
     pub(crate) fn has_room(&self, counts: &Counts, queue: &impl Queue) -> bool {
-        self.backlog.is_empty() && counts.in_ring(queue) < counts.entries
+        self.backlog.is_empty() && counts.in_ring(queue) < queue.entries()
     }
 
     /// Adds a completion to the ring, or to the backlog. Earlier deferred ones go first.
@@ -108,7 +108,7 @@ impl Completions {
 
     /// Moves waiting completions into the ring while it has room.
     pub(crate) fn flush(&mut self, counts: &Counts, queue: &impl Queue) {
-        while counts.in_ring(queue) < counts.entries
+        while counts.in_ring(queue) < queue.entries()
             && let Some(cqe) = self.backlog.pop_front().or_else(|| self.deferred.pop_front())
         {
             Self::write(queue, &cqe);
@@ -145,6 +145,10 @@ mod loom_models {
     }
 
     impl Queue for Ring {
+        fn entries(&self) -> u32 {
+            ENTRIES
+        }
+
         fn head(&self) -> u32 {
             self.head.load(Ordering::Acquire)
         }
@@ -189,7 +193,7 @@ mod loom_models {
     impl Model {
         fn new() -> Arc<Self> {
             Arc::new(Self {
-                counts: Counts::new(ENTRIES),
+                counts: Counts::new(),
                 ring: Ring {
                     head: AtomicU32::new(0),
                     tail: AtomicU32::new(0),

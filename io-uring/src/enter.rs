@@ -139,7 +139,7 @@ unsafe fn enter_ring(
         ring.core.freshen();
         return Ok(submitted as i32);
     }
-    let min = min.min(core.cq_entries);
+    let min = min.min(core.memory.cq_entries());
     flush(core);
     let waited = match bounds(flags, arg) {
         Err(errno) => Err(errno),

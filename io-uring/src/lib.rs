@@ -33,9 +33,13 @@ mod numbers;
 #[cfg(not(loom))]
 mod prepare;
 #[cfg(not(loom))]
+mod query;
+#[cfg(not(loom))]
 mod reads;
 #[cfg(not(loom))]
 mod register;
+#[cfg(not(loom))]
+mod resize;
 #[cfg(not(loom))]
 mod restrict;
 #[cfg(not(loom))]

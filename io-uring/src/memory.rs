@@ -5,11 +5,15 @@
 //! once. Every index is masked, and values that the program must not change are kept elsewhere.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use uringlet::front::memory::accessible_now;
 
-use crate::abi::{CqOffsets, Cqe, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, Params, SqOffsets, setup};
+use crate::abi::{
+    CqOffsets, Cqe, OFF_BUFFERS, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, Params, SqOffsets, setup,
+};
 use crate::completions::Queue;
 use crate::shared::journal::Record;
 use crate::shared::page::Page;
@@ -41,22 +45,22 @@ pub(crate) struct Memory {
     is_theirs: bool,
 }
 
-// SAFETY: shared memory, touched as atomics and by volatile copies.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
 /// Shared zeroed pages, or the program's pages.
 #[derive(Debug)]
-struct Mapped {
+pub(crate) struct Mapped {
     at: *mut u8,
     len: usize,
     /// The library does not unmap this memory.
     is_theirs: bool,
 }
 
+// SAFETY: shared memory, touched as atomics and by volatile copies.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
 impl Mapped {
-    fn new(len: usize) -> Result<Self, i32> {
+    pub(crate) fn new(len: usize) -> Result<Self, i32> {
         let len = pages(len);
         Ok(Self { at: sys::map_shared(len)?, len, is_theirs: false })
     }
@@ -82,6 +86,33 @@ impl Mapped {
             return Ok(Self { at: theirs, len, is_theirs: true });
         }
         Ok(mapped)
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.at.expose_provenance()
+    }
+
+    /// Maps the first `len` bytes of these pages for the program, as mmap(2) with these arguments.
+    /// Returns the program's address, or a negative errno.
+    ///
+    /// # Safety
+    /// As mmap(2).
+    pub(crate) unsafe fn map(&self, at: usize, len: usize, prot: i32, flags: i32) -> isize {
+        if len == 0 || len > self.len {
+            return -(libc::EINVAL as isize);
+        }
+        let fixed = (flags & libc::MAP_FIXED != 0).then_some(at);
+        let len = pages(len);
+        // SAFETY: pages of a shared mapping; what lies at a fixed address is the caller's to give.
+        let mapped = match unsafe { sys::map_again(self.at, len, fixed) } {
+            Ok(mapped) => mapped,
+            Err(errno) => return errno as isize,
+        };
+        if prot & (libc::PROT_READ | libc::PROT_WRITE) != libc::PROT_READ | libc::PROT_WRITE {
+            // SAFETY: the mapping was made just now, for the caller.
+            unsafe { sys::protect(mapped, len, prot) };
+        }
+        mapped as isize
     }
 }
 
@@ -110,6 +141,54 @@ pub(crate) enum Word {
     SqFlags = 36,
     CqFlags = 40,
     CqOverflow = 44,
+}
+
+/// The memory of a ring, which io_uring_resize_rings(3) replaces. Earlier memory is kept until the
+/// ring ends, because threads may be reading it.
+#[derive(Debug)]
+pub(crate) struct Current {
+    now: AtomicPtr<Memory>,
+    all: Mutex<Vec<Arc<Memory>>>,
+}
+
+impl Current {
+    pub(crate) fn new(memory: Arc<Memory>) -> Self {
+        let now = AtomicPtr::new(Arc::as_ptr(&memory).cast_mut());
+        Self { now, all: Mutex::new(vec![memory]) }
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Memory>>> {
+        self.all.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn share(&self) -> Arc<Memory> {
+        self.all().last().map(Arc::clone).expect("one from the beginning on")
+    }
+
+    /// The ring's lock is held.
+    pub(crate) fn replace(&self, memory: Arc<Memory>) {
+        let now = Arc::as_ptr(&memory).cast_mut();
+        self.all().push(memory);
+        self.now.store(now, Ordering::Release);
+    }
+}
+
+impl Deref for Current {
+    type Target = Memory;
+
+    #[inline]
+    fn deref(&self) -> &Memory {
+        // SAFETY: the list has the memory as long as `self` lives.
+        unsafe { &*self.now.load(Ordering::Acquire) }
+    }
+}
+
+/// The part of an offset that says what is mapped.
+const OFFSETS: u64 = 0xf800_0000;
+
+/// The group whose ring of buffers mmap(2) maps at this offset.
+pub(crate) fn group_at(offset: u64) -> Option<u16> {
+    (offset & OFFSETS == OFF_BUFFERS).then_some(((offset & !OFFSETS) >> 16) as u16)
 }
 
 fn pages(len: usize) -> usize {
@@ -154,6 +233,64 @@ impl Memory {
         memory.word(Word::SqEntries).store(sq_entries, Ordering::Relaxed);
         memory.word(Word::CqEntries).store(cq_entries, Ordering::Relaxed);
         Ok(memory)
+    }
+
+    pub(crate) fn sq_entries(&self) -> u32 {
+        self.sq_entries
+    }
+
+    pub(crate) fn cq_entries(&self) -> u32 {
+        self.cq_entries
+    }
+
+    /// Copies what the queues of a smaller or larger ring have to these queues, and all words that
+    /// count. Nobody else uses this memory, and the ring's lock is held.
+    ///
+    /// # Errors
+    /// `-EOVERFLOW`: the entries or the completions have no room here.
+    pub(crate) fn take_over(&self, old: &Self) -> Result<(), i32> {
+        let read = |word| old.word(word).load(Ordering::Acquire);
+        let entries = (old.page().sq_head.load(Ordering::Acquire), read(Word::SqTail));
+        let completions = (read(Word::CqHead), old.page().cq_tail.load(Ordering::Acquire));
+        let is_too_long = |(head, tail): (u32, u32), room| tail.wrapping_sub(head) > room;
+        if is_too_long(entries, self.sq_entries) || is_too_long(completions, self.cq_entries) {
+            return Err(-libc::EOVERFLOW);
+        }
+        let places = |(head, tail): (u32, u32)| {
+            (0..tail.wrapping_sub(head)).map(move |at| head.wrapping_add(at))
+        };
+        for place in places(entries) {
+            let [from, to] = [old, self].map(|memory| memory.raw_entry(place));
+            copy(from, to, self.sqe_size);
+        }
+        for place in places(completions) {
+            let [from, to] = [old, self].map(|memory| memory.raw_cqe(place));
+            copy(from, to, self.cqe_size);
+        }
+        for (word, value) in [
+            (Word::SqHead, entries.0),
+            (Word::SqTail, entries.1),
+            (Word::CqHead, completions.0),
+            (Word::CqTail, completions.1),
+        ] {
+            self.word(word).store(value, Ordering::Relaxed);
+        }
+        for word in [Word::SqDropped, Word::SqFlags, Word::CqFlags, Word::CqOverflow] {
+            self.word(word).store(read(word), Ordering::Relaxed);
+        }
+        self.page().take_over(old.page());
+        Ok(())
+    }
+
+    /// The bytes of the entry with this place as its index.
+    fn raw_entry(&self, place: u32) -> *mut u8 {
+        self.sqes.at.wrapping_add((place & (self.sq_entries - 1)) as usize * self.sqe_size)
+    }
+
+    /// The bytes of the completion at this place.
+    fn raw_cqe(&self, place: u32) -> *mut u8 {
+        let place = (place & (self.cq_entries - 1)) as usize;
+        self.rings.at.wrapping_add(CQES + place * self.cqe_size)
     }
 
     pub(crate) fn sq_offsets(&self) -> SqOffsets {
@@ -241,11 +378,10 @@ impl Memory {
 
     /// Writes a completion to a place. Nobody reads it before the tail is published.
     pub(crate) fn write_cqe(&self, place: u32, cqe: &Cqe) {
-        let place = (place & (self.cq_entries - 1)) as usize;
+        let at = self.raw_cqe(place).cast::<Cqe>();
         // SAFETY: inside the ring, which has as many places; the program's reads of a place that
         // is not published are its own affair.
         unsafe {
-            let at = self.rings.at.add(CQES + place * self.cqe_size).cast::<Cqe>();
             // Field by field, as they were made: a copy of the whole would wait for its parts.
             (&raw mut (*at).user_data).write_volatile(cqe.user_data);
             (&raw mut (*at).res).write_volatile(cqe.res);
@@ -268,35 +404,36 @@ impl Memory {
         flags: i32,
         offset: u64,
     ) -> isize {
-        /// The part of the offset that the kernel uses.
-        const MASK: u64 = 0xf800_0000;
         if self.is_theirs {
             return -(libc::ENOMEM as isize);
         }
-        let (from, whole) = match offset & MASK {
-            OFF_SQ_RING | OFF_CQ_RING => (self.rings.at, self.rings.len),
-            OFF_SQES => (self.sqes.at, self.sqes.len),
+        let pages = match offset & OFFSETS {
+            OFF_SQ_RING | OFF_CQ_RING => &self.rings,
+            OFF_SQES => &self.sqes,
             _ => return -(libc::ENOMEM as isize),
         };
-        if len == 0 || len > whole {
-            return -(libc::EINVAL as isize);
+        // SAFETY: the caller's contract.
+        unsafe { pages.map(at, len, prot, flags) }
+    }
+}
+
+/// Copies this number of bytes, a multiple of 8, between places of two rings.
+fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    for at in 0..bytes / 8 {
+        // SAFETY: places of that size, which begin at a multiple of 8. The program may write at the
+        // same time: then the words are any.
+        unsafe {
+            let word = from.cast::<u64>().add(at).read_volatile();
+            to.cast::<u64>().add(at).write_volatile(word);
         }
-        let fixed = (flags & libc::MAP_FIXED != 0).then_some(at);
-        let len = pages(len);
-        // SAFETY: pages of a shared mapping; what lies at a fixed address is the caller's to give.
-        let mapped = match unsafe { sys::map_again(from, len, fixed) } {
-            Ok(mapped) => mapped,
-            Err(errno) => return errno as isize,
-        };
-        if prot & (libc::PROT_READ | libc::PROT_WRITE) != libc::PROT_READ | libc::PROT_WRITE {
-            // SAFETY: the mapping was made just now, for the caller.
-            unsafe { sys::protect(mapped, len, prot) };
-        }
-        mapped as isize
     }
 }
 
 impl Queue for Memory {
+    fn entries(&self) -> u32 {
+        self.cq_entries
+    }
+
     fn head(&self) -> u32 {
         self.word(Word::CqHead).load(Ordering::Acquire)
     }
@@ -317,5 +454,74 @@ impl Queue for Memory {
         // The page's tail first: a process that adopts the ring uses it.
         self.page().cq_tail.store(tail, Ordering::Release);
         self.word(Word::CqTail).store(tail, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    fn memory(sizes: (u32, u32), flags: u32) -> Memory {
+        let (sq_entries, cq_entries) = sizes;
+        Memory::new(&Params { sq_entries, cq_entries, flags, ..Params::default() }).expect("memory")
+    }
+
+    /// Fills both queues from these places on. Each entry and completion has its place in its last
+    /// word.
+    fn fill(memory: &Memory, (sq, cq): (u32, u32)) {
+        let last = |at: *mut u8, size: usize| {
+            // SAFETY: a place of that size.
+            unsafe { at.cast::<u64>().add(size / 8 - 1).as_mut().expect("a place") }
+        };
+        for at in 0..memory.sq_entries {
+            let place = sq.wrapping_add(at);
+            *last(memory.raw_entry(place), memory.sqe_size) = place.into();
+        }
+        for at in 0..memory.cq_entries {
+            let place = cq.wrapping_add(at);
+            *last(memory.raw_cqe(place), memory.cqe_size) = place.into();
+        }
+        memory.page().sq_head.store(sq, Ordering::Relaxed);
+        memory.word(Word::SqTail).store(sq.wrapping_add(memory.sq_entries), Ordering::Relaxed);
+        memory.word(Word::CqHead).store(cq, Ordering::Relaxed);
+        memory.publish(cq.wrapping_add(memory.cq_entries));
+    }
+
+    #[test]
+    fn entries_and_completions_of_each_size_keep_their_places_in_other_queues() {
+        for flags in
+            [0, setup::NO_SQARRAY, setup::SQE128, setup::CQE32, setup::SQE128 | setup::CQE32]
+        {
+            let (sq, cq) = (u32::MAX - 1, u32::MAX - 4);
+            let old = memory((4, 8), flags);
+            fill(&old, (sq, cq));
+            let new = memory((16, 32), flags);
+            assert_eq!(new.take_over(&old), Ok(()));
+            let words = [Word::SqHead, Word::SqTail, Word::CqHead, Word::CqTail];
+            let seen = words.map(|word| new.word(word).load(Ordering::Relaxed));
+            assert_eq!(seen, [sq, sq.wrapping_add(4), cq, cq.wrapping_add(8)], "{flags:x}");
+            let last = |at: *mut u8, size: usize| {
+                // SAFETY: a place of that size.
+                unsafe { at.cast::<u64>().add(size / 8 - 1).read() }
+            };
+            for place in (0..4).map(|at| sq.wrapping_add(at)) {
+                assert_eq!(last(new.raw_entry(place), new.sqe_size), place.into(), "{flags:x}");
+            }
+            for place in (0..8).map(|at| cq.wrapping_add(at)) {
+                assert_eq!(last(new.raw_cqe(place), new.cqe_size), place.into(), "{flags:x}");
+            }
+            assert_eq!(memory((2, 8), flags).take_over(&old), Err(-libc::EOVERFLOW));
+            assert_eq!(memory((4, 4), flags).take_over(&old), Err(-libc::EOVERFLOW));
+        }
+    }
+
+    #[test]
+    fn memory_that_was_replaced_stays_as_long_as_the_ring() {
+        let current = Current::new(Arc::new(memory((4, 8), 0)));
+        let first: &Memory = &current;
+        current.replace(Arc::new(memory((8, 16), 0)));
+        first.word(Word::SqTail).store(7, Ordering::Relaxed);
+        assert_eq!((first.sq_entries(), current.sq_entries()), (4, 8));
+        assert_eq!((current.share().sq_entries(), current.cq_entries()), (8, 16));
     }
 }

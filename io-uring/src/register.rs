@@ -9,7 +9,7 @@ use uringlet::front::{self, OwnDescriptor, Waited};
 
 use crate::abi::{
     self, BufferRing, BufferStatus, RSRC_SPARSE, RsrcRegister, RsrcUpdate, SyncCancel, Timespec,
-    buffer_ring, op, register as reg, setup,
+    buffer_ring, clone, op, register as reg, setup,
 };
 use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File};
@@ -17,7 +17,7 @@ use crate::prepare::{self, Fields, Match, Plan};
 use crate::restrict::Restrictions;
 use crate::ring::{self, Core, List, Locked, NO_NETWORK_POLLING};
 use crate::rings::Ring;
-use crate::{sys, threads, user};
+use crate::{query, resize, sys, threads, user};
 
 /// io_uring_register(2): a result, or a negative errno.
 ///
@@ -29,10 +29,13 @@ pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i
             // SAFETY: the caller's contract.
             return unsafe { send_message(arg, count) }.unwrap_or_else(|errno| errno);
         }
+        if fd == -1 && opcode == reg::QUERY && !crate::setup::steps_aside() {
+            return query::answer(arg, count).unwrap_or_else(|errno| errno);
+        }
         let number = opcode & !reg::USE_REGISTERED_RING;
-        let registered = opcode != number && number <= reg::BPF_FILTER;
+        let registered = opcode != number && number < reg::LAST;
         let errno = match find(fd, registered) {
-            Ok(_) if number > reg::BPF_FILTER => return -libc::EINVAL,
+            Ok(_) if number >= reg::LAST => return -libc::EINVAL,
             Ok(ring) => return act(&ring, number, arg, count).unwrap_or_else(|errno| errno),
             Err(errno) => errno,
         };
@@ -41,6 +44,10 @@ pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i
         }
         // SAFETY: the caller's contract.
         let answer = unsafe { sys::io_uring_register(fd, opcode, arg, count) };
+        if fd == -1 && !registered && not_ours(answer, fd) == -libc::EBADF {
+            // Without a ring, there are only the calls above.
+            return -libc::EINVAL;
+        }
         if errno == 0 { not_ours(answer, fd) } else { not_registered(answer, errno) }
     })
 }
@@ -80,26 +87,26 @@ fn allow(locked: &Locked<'_>, opcode: u32) -> Result<(), i32> {
 /// Copies the buffers of another ring, or of this ring, into slots. No thread takes a ring's lock
 /// while it holds the lock of another ring.
 fn clone_buffers(core: &Arc<Core>, arg: usize, count: u32) -> Result<i32, i32> {
-    const REGISTERED: u32 = 1;
-    const REPLACE: u32 = 2;
     if arg == 0 || count != 1 {
         return Err(-libc::EINVAL);
     }
     let [fd, flags, from, to, wanted, pad @ ..]: [u32; 8] = user::read(arg)?;
-    if flags & !(REGISTERED | REPLACE) != 0 {
+    if flags & !(clone::REGISTERED | clone::REPLACE) != 0 {
         return Err(-libc::EINVAL);
     }
     core.with(|locked| {
         allow(locked, reg::CLONE_BUFFERS)?;
-        let is_full = flags & REPLACE == 0 && ring::has_buffers(locked);
+        let is_full = flags & clone::REPLACE == 0 && ring::has_buffers(locked);
         if is_full { Err(-libc::EBUSY) } else { Ok(()) }
     })?;
     if pad != [0; 3] {
         return Err(-libc::EINVAL);
     }
-    let source = match find(fd as i32, flags & REGISTERED != 0) {
+    let source = match find(fd as i32, flags & clone::REGISTERED != 0) {
         Ok(source) => source,
-        Err(_) if flags & REGISTERED != 0 || !sys::is_open(fd as i32) => return Err(-libc::EBADF),
+        Err(_) if flags & clone::REGISTERED != 0 || !sys::is_open(fd as i32) => {
+            return Err(-libc::EBADF);
+        }
         Err(_) => return Err(-libc::EOPNOTSUPP),
     };
     if wanted == 0 && (from != 0 || to != 0) {
@@ -114,7 +121,7 @@ fn clone_buffers(core: &Arc<Core>, arg: usize, count: u32) -> Result<i32, i32> {
     to.checked_add(wanted as u32).ok_or(-libc::EOVERFLOW)?;
     let some = from.checked_add(wanted as u32).and_then(|end| all.get(from as usize..end as usize));
     let some = some.ok_or(-libc::EOVERFLOW)?;
-    core.with(|locked| ring::put_buffers(locked, to as usize, some, flags & REPLACE != 0))
+    core.with(|locked| ring::put_buffers(locked, to as usize, some, flags & clone::REPLACE != 0))
 }
 
 /// The calls by their opcodes.
@@ -153,6 +160,8 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
         }
         reg::FILE_ALLOC_RANGE => set_range(locked, arg, count),
         reg::CLOCK => set_clock(locked, arg, count),
+        reg::RESIZE_RINGS => resize::resize(locked, arg, count),
+        reg::QUERY => query::answer(arg, count),
         reg::NAPI => set_network_polling(locked, arg, count),
         reg::UNREGISTER_NAPI => leave_network_polling(locked, arg, count),
         _ => Err(-libc::EINVAL),
@@ -274,16 +283,19 @@ fn buffer_rings(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) ->
         return unsafe { user::write(arg, BufferStatus { head, ..status }) }.map(|()| 0);
     }
     let BufferRing { at, entries, group, flags, resv } = user::read(arg)?;
-    // A ring of buffers in the kernel's memory (`IOU_PBUF_RING_MMAP`) is refused.
-    if flags & !buffer_ring::IN_PIECES != 0 {
-        return Err(-libc::EINVAL);
-    }
     if opcode == reg::UNREGISTER_PBUF_RING {
+        if flags != 0 {
+            return Err(-libc::EINVAL);
+        }
         return locked.unregister_group(group).map(|()| 0);
+    }
+    if flags & !(buffer_ring::TO_MAP | buffer_ring::IN_PIECES) != 0 {
+        return Err(-libc::EINVAL);
     }
     match u16::try_from(entries) {
         Ok(entries) if entries.is_power_of_two() && resv == [0; 3] => {
             let in_pieces = flags & buffer_ring::IN_PIECES != 0;
+            let at = (flags & buffer_ring::TO_MAP == 0).then_some(at);
             locked.groups.register(group, at, entries, in_pieces).map(|()| 0)
         }
         _ => Err(-libc::EINVAL),

@@ -103,6 +103,17 @@ fn is_served(params: &Params) -> bool {
     params.flags & !setup::KNOWN == 0 && !front::has_parted()
 }
 
+/// Puts the offsets of the queues into the parameters, beside the addresses of the program's pages
+/// if it has provided them.
+pub(crate) fn put_offsets(params: &mut Params, memory: &Memory) {
+    let places = [params.sq_off.user_addr, params.cq_off.user_addr];
+    params.sq_off = memory.sq_offsets();
+    params.cq_off = Memory::cq_offsets();
+    if params.flags & setup::NO_MMAP != 0 {
+        [params.sq_off.user_addr, params.cq_off.user_addr] = places;
+    }
+}
+
 /// `at` is the address of the program's parameters. `polls`: descriptors may be waited for in ways
 /// that cannot be seen.
 fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i32, i32> {
@@ -115,12 +126,7 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
         return Err(-libc::ENOMEM);
     }
     let memory = Arc::new(Memory::new(&params)?);
-    let places = [params.sq_off.user_addr, params.cq_off.user_addr];
-    params.sq_off = memory.sq_offsets();
-    params.cq_off = Memory::cq_offsets();
-    if params.flags & setup::NO_MMAP != 0 {
-        [params.sq_off.user_addr, params.cq_off.user_addr] = places;
-    }
+    put_offsets(&mut params, &memory);
     // SAFETY: the call's argument, which is the program's.
     unsafe { user::write(at, params) }?;
     let fd = sys::eventfd();

@@ -14,7 +14,7 @@ use uringlet::front::{self, refuse};
 use crate::rights::DIFFER;
 use crate::rings::Watched;
 use crate::sigsys::set_of_wait;
-use crate::{enter, register, rings, setup, sys};
+use crate::{enter, memory, register, rings, setup, sys};
 
 /// landlock_restrict_self(2), which the `libc` crate leaves out here.
 const LANDLOCK: c_long = 446;
@@ -235,9 +235,19 @@ pub(crate) unsafe fn map(
 ) -> isize {
     if fd >= 0 && (rings::has(fd) || rings::may_be_inherited(fd)) {
         let found = front::enter(|| {
-            let ring = rings::find(fd).ok()??;
-            // SAFETY: as the caller called us.
-            Some(unsafe { ring.core.memory.map(at, len, prot, flags, offset as u64) })
+            let core = &rings::find(fd).ok()??.core;
+            let Some(group) = memory::group_at(offset as u64) else {
+                // SAFETY: as the caller called us.
+                return Some(unsafe { core.memory.map(at, len, prot, flags, offset as u64) });
+            };
+            if core.is_held_here() {
+                return Some(-(libc::EAGAIN as isize));
+            }
+            Some(core.with(|locked| match locked.groups.to_map(group) {
+                // SAFETY: as the caller called us.
+                Some(pages) => unsafe { pages.map(at, len, prot, flags) },
+                None => -(libc::ENOMEM as isize),
+            }))
         });
         if let Some(mapped) = found {
             return mapped;

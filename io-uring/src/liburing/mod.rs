@@ -18,12 +18,14 @@ mod submit;
 mod wait;
 
 /// Bits of `int_flags`. The ring's descriptor was registered; it is also used so in
-/// io_uring_register(2); the ring's memory is the program's.
+/// io_uring_register(2); the ring's memory is the program's; waits do not count as waits for I/O.
 const REG_RING: u8 = 1;
 
 const REG_REG_RING: u8 = 2;
 
 const APP_MEM: u8 = 4;
+
+const NO_IOWAIT: u8 = 8;
 
 const EINVAL: c_int = -libc::EINVAL;
 
@@ -74,7 +76,10 @@ impl RingAt {
     unsafe fn enter(self, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> c_int {
         // SAFETY: the callers' contract.
         unsafe {
-            let more = if self.has_registered(REG_RING) { enter::REGISTERED_RING } else { 0 };
+            let bits = (*self.0).int_flags;
+            let by_index = if bits & REG_RING != 0 { enter::REGISTERED_RING } else { 0 };
+            let no_iowait = if bits & NO_IOWAIT != 0 { enter::NO_IOWAIT } else { 0 };
+            let more = by_index | no_iowait;
             crate::enter::enter((*self.0).enter_ring_fd, count, min, flags | more, arg)
         }
     }

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use super::set_up::{_io_uring_queue_exit, _io_uring_queue_init};
-use super::{EINVAL, REG_REG_RING, REG_RING, RingAt, address, keep_errno};
-use crate::abi::{self, Uring, register};
+use super::{EINVAL, NO_IOWAIT, REG_REG_RING, REG_RING, RingAt, address, keep_errno};
+use crate::abi::{self, Uring, clone, register};
 
 /// Functions that pass their arguments to io_uring_register(2), directly or in a structure.
 macro_rules! registers {
@@ -52,24 +52,114 @@ registers! {
     _io_uring_register_bpf_filter(ring, at) BPF_FILTER(at, 1);
 }
 
-/// Functions that answer as a kernel without the feature does.
-macro_rules! refuses {
-    ($($name:ident)*) => {
-        $(
-            /// As on a kernel without the feature.
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $name() -> c_int {
-                EINVAL
-            }
-        )*
-    };
+/// As in liburing, where wait regions are registered by io_uring_register_region(3) only.
+#[unsafe(no_mangle)]
+pub extern "C" fn _io_uring_register_wait_reg() -> c_int {
+    EINVAL
 }
 
-refuses! {
-    _io_uring_register_wait_reg _io_uring_set_iowait _io_uring_clone_buffers
-    _io_uring_clone_buffers_offset ___io_uring_clone_buffers ___io_uring_clone_buffers_offset
-    _io_uring_register_bpf_filter_task _io_uring_register_query
-    _io_uring_submit_and_wait_reg
+/// # Safety
+/// As io_uring_set_iowait(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_set_iowait(ring: RingAt, counts: bool) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !ring.has_feature(abi::FEATURE_NO_IOWAIT) {
+            return -libc::EOPNOTSUPP;
+        }
+        if counts {
+            (*ring.0).int_flags &= !NO_IOWAIT;
+        } else {
+            (*ring.0).int_flags |= NO_IOWAIT;
+        }
+    }
+    0
+}
+
+/// Copies buffers of another ring. Both rings may be registered.
+///
+/// # Safety
+/// As io_uring_clone_buffers(3).
+unsafe fn clone_buffers(to: RingAt, from: RingAt, places: [u32; 3], flags: u32) -> c_int {
+    let [to_offset, from_offset, count] = places;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let by_index = flags & clone::REGISTERED != 0 && from.has_registered(REG_REG_RING);
+        let (fd, flags) = if by_index {
+            ((*from.0).enter_ring_fd, flags)
+        } else {
+            ((*from.0).ring_fd, flags & !clone::REGISTERED)
+        };
+        let asked = [fd as u32, flags, from_offset, to_offset, count, 0, 0, 0];
+        to.register(register::CLONE_BUFFERS, address(&raw const asked), 1)
+    }
+}
+
+/// # Safety
+/// As io_uring_clone_buffers(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_clone_buffers(to: RingAt, from: RingAt) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { clone_buffers(to, from, [0; 3], clone::REGISTERED) }
+}
+
+/// # Safety
+/// As io_uring_clone_buffers(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ___io_uring_clone_buffers(
+    to: RingAt,
+    from: RingAt,
+    flags: c_uint,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { clone_buffers(to, from, [0; 3], flags) }
+}
+
+/// # Safety
+/// As io_uring_clone_buffers_offset(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_clone_buffers_offset(
+    to: RingAt,
+    from: RingAt,
+    to_offset: c_uint,
+    from_offset: c_uint,
+    count: c_uint,
+    flags: c_uint,
+) -> c_int {
+    let places = [to_offset, from_offset, count];
+    // SAFETY: the caller's contract.
+    unsafe { clone_buffers(to, from, places, flags | clone::REGISTERED) }
+}
+
+/// # Safety
+/// As io_uring_clone_buffers_offset(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ___io_uring_clone_buffers_offset(
+    to: RingAt,
+    from: RingAt,
+    to_offset: c_uint,
+    from_offset: c_uint,
+    count: c_uint,
+    flags: c_uint,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { clone_buffers(to, from, [to_offset, from_offset, count], flags) }
+}
+
+/// # Safety
+/// As io_uring_register_query(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_query(query: *mut c_void) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { crate::register::register(-1, register::QUERY, address(query), 0) }
+}
+
+/// # Safety
+/// As io_uring_register_bpf_filter_task(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_bpf_filter_task(filter: *const c_void) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { crate::register::register(-1, register::BPF_FILTER, address(filter), 1) }
 }
 
 /// # Safety
@@ -79,9 +169,6 @@ pub unsafe extern "C" fn _io_uring_register_sync_msg(entry: *const c_void) -> c_
     // SAFETY: the caller's contract.
     unsafe { crate::register::register(-1, register::SEND_MSG_RING, address(entry), 1) }
 }
-
-// Registrations that only exist here, by numbers that are not answered yet.
-const _: [u32; 2] = [register::CLONE_BUFFERS, register::QUERY];
 
 /// Raises the limit of descriptors, once, as liburing does when a table of files exceeds it.
 unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_int {

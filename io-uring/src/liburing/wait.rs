@@ -156,6 +156,32 @@ unsafe fn wait_with_time(
     }
 }
 
+/// The size of `struct io_uring_reg_wait`.
+const REGION_WAIT: usize = 64;
+
+/// # Safety
+/// As io_uring_submit_and_wait_reg(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait_reg(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    index: c_int,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !ring.has_feature(abi::FEATURE_EXT_ARG) {
+            return EINVAL;
+        }
+        // The index may be any: the kernel checks the offset.
+        let offset = (index as usize).wrapping_mul(REGION_WAIT);
+        let flags = enter::EXT_ARG | enter::EXT_ARG_REG;
+        let arg = [offset, REGION_WAIT];
+        let wait = Wait { submit: ring.flush(), min, flags, arg, has_timeout: true };
+        get_cqe(ring, out, &wait)
+    }
+}
+
 /// Functions that wait with a timeout.
 macro_rules! waits {
     ($($name:ident($submits:literal $(, $min_wait:ident)?);)*) => {

@@ -53,7 +53,7 @@ impl Core {
         for _ in 0..SUBMIT_TRIES {
             let head = self.memory.page().sq_head.load(Ordering::Acquire);
             let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
-            let there = tail.wrapping_sub(head).min(self.sq_entries);
+            let there = tail.wrapping_sub(head).min(self.memory.sq_entries());
             let iopoll = self.has(setup::IOPOLL);
             let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
             loop {
@@ -246,7 +246,7 @@ impl Core {
     /// # Errors
     /// A negative errno.
     pub(crate) fn engine(self: &Arc<Self>) -> Result<Arc<Instance>, i32> {
-        let slots = self.cq_entries.clamp(SLOTS.0, SLOTS.1);
+        let slots = self.memory.cq_entries().clamp(SLOTS.0, SLOTS.1);
         let builder = front::env::builder()?.entries(slots).kernel_room(slots);
         let sink = Box::new(Deliver(Arc::clone(self)));
         let instance = Instance::with_sink(&builder, sink).map_err(|error| -error.errno())?;

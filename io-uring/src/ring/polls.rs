@@ -47,7 +47,7 @@ impl Core {
     fn submits_cancel(&self, count: u32) -> bool {
         let head = self.memory.page().sq_head.load(Ordering::Acquire);
         let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
-        let count = count.min(tail.wrapping_sub(head)).min(self.sq_entries);
+        let count = count.min(tail.wrapping_sub(head)).min(self.memory.sq_entries());
         (0..count).any(|at| self.memory.opcode(head.wrapping_add(at)) == Some(op::ASYNC_CANCEL))
     }
 }

@@ -178,7 +178,7 @@ impl Locked<'_> {
             _ => return false,
         };
         let core = self.core();
-        let has_room = self.can_go_on() && core.completions() < core.cq_entries;
+        let has_room = self.can_go_on() && core.completions() < core.memory.cq_entries();
         let is_over = core.closing.load(Ordering::Relaxed) || self.request(at).refused != 0;
         if !has_room || is_over {
             return false;

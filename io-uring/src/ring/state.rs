@@ -19,7 +19,7 @@ use crate::chains::{Chains, NONE};
 use crate::completions::{Completions, Counts};
 use crate::files::{Buffer, File, Slots};
 use crate::inbox::Inbox;
-use crate::memory::{Memory, Word};
+use crate::memory::{Current, Memory, Word};
 use crate::numbers::ByNumber;
 use crate::prepare::Plan;
 use crate::restrict::Restrictions;
@@ -178,10 +178,8 @@ pub(super) struct Sharing {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) registry: &'static dyn Registry,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Current,
     pub(crate) flags: u32,
-    pub(crate) sq_entries: u32,
-    pub(crate) cq_entries: u32,
     /// A duplicate of the ring's eventfd, made when a thread first waits for the eventfd.
     pub(super) eventfd: OnceLock<OwnDescriptor>,
     pub(super) readiness: Readiness,
@@ -229,17 +227,15 @@ impl Core {
     ) -> Arc<Self> {
         Arc::new(Self {
             registry,
-            memory,
+            memory: Current::new(memory),
             flags: params.flags,
-            sq_entries: params.sq_entries,
-            cq_entries: params.cq_entries,
             eventfd: OnceLock::new(),
             readiness: Readiness::new(),
             owner: AtomicI32::new(owner),
             disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
             state: Mutex::new(State::new()),
             inbox: Inbox::new(),
-            counts: Counts::new(params.cq_entries),
+            counts: Counts::new(),
             me: shared::process::me(),
             restricted: AtomicBool::new(false),
             taken: AtomicU32::new(0),
@@ -260,14 +256,9 @@ impl Core {
 
     /// A ring of this process over the memory of its parent's ring.
     pub(crate) fn inherit(&self) -> Arc<Self> {
-        let params = abi::Params {
-            flags: self.flags,
-            sq_entries: self.sq_entries,
-            cq_entries: self.cq_entries,
-            ..Default::default()
-        };
+        let params = abi::Params { flags: self.flags, ..Default::default() };
         let owner = self.owner.load(Ordering::Relaxed);
-        let core = Self::new(self.registry, Arc::clone(&self.memory), &params, owner);
+        let core = Self::new(self.registry, self.memory.share(), &params, owner);
         core.disabled.store(self.disabled.load(Ordering::Relaxed), Ordering::Relaxed);
         core.memory.page().share();
         core

@@ -49,6 +49,20 @@ impl Page {
         self.owner.store(me, Ordering::Relaxed);
     }
 
+    /// The words move to the page of the ring's new memory, which only this process uses.
+    pub(crate) fn take_over(&self, old: &Self) {
+        self.owner.store(old.owner.load(Ordering::Relaxed), Ordering::Relaxed);
+        for (new, old) in [
+            (&self.shared, &old.shared),
+            (&self.sq_head, &old.sq_head),
+            (&self.cq_tail, &old.cq_tail),
+            (&self.sleepers, &old.sleepers),
+            (&self.timeouts, &old.timeouts),
+        ] {
+            new.store(old.load(Ordering::Acquire), Ordering::Relaxed);
+        }
+    }
+
     /// The process `me` is about to have requests in flight. `gone` is the word of an owner that is
     /// known to have ended, or 0.
     pub(crate) fn claim(&self, me: u64, gone: u64) -> Claim {

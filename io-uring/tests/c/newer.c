@@ -1,0 +1,112 @@
+/* Functions of later versions of liburing, which the library here may have. Without one, the same
+ * call is made by its number. */
+#define _GNU_SOURCE
+#include "common.h"
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+
+enum { CLONE = 30, QUERY = 35, REGISTERED = 1, REPLACE = 2, NO_IOWAIT = 1 << 17 };
+
+static struct io_uring from, to;
+static char memory[2][64];
+
+static long register_(int fd, unsigned opcode, void *argument, unsigned count)
+{
+    long answer = syscall(SYS_io_uring_register, fd, opcode, argument, count);
+    return answer < 0 ? -errno : answer;
+}
+
+static long clone_(unsigned to_offset, unsigned from_offset, unsigned count, unsigned flags)
+{
+    unsigned asked[8] = { (unsigned)from.ring_fd, flags & ~REGISTERED, from_offset, to_offset, count };
+    return register_(to.ring_fd, CLONE, asked, 1);
+}
+
+static void shows(const char *what, long answer)
+{
+    printf("%s: %ld;", what, answer);
+    int file = open("/dev/zero", O_RDONLY);
+    MUST(file >= 0);
+    for (int slot = 0; slot < 4; slot++) {
+        struct io_uring_sqe *sqe = entry(&to, 0);
+        struct io_uring_cqe *cqe;
+        io_uring_prep_read_fixed(sqe, file, memory[1], 4, 0, slot);
+        MUST(io_uring_submit(&to) == 1 && io_uring_wait_cqe(&to, &cqe) == 0);
+        printf(" %d", cqe->res);
+        io_uring_cqe_seen(&to, cqe);
+    }
+    printf("\n");
+    MUST(close(file) == 0);
+}
+
+static void clones(void)
+{
+    int (*all)(struct io_uring *, struct io_uring *) = dlsym(RTLD_DEFAULT, "io_uring_clone_buffers");
+    int (*flagged)(struct io_uring *, struct io_uring *, unsigned) =
+        dlsym(RTLD_DEFAULT, "__io_uring_clone_buffers");
+    int (*some)(struct io_uring *, struct io_uring *, unsigned, unsigned, unsigned, unsigned) =
+        dlsym(RTLD_DEFAULT, "io_uring_clone_buffers_offset");
+    int (*some_flagged)(struct io_uring *, struct io_uring *, unsigned, unsigned, unsigned, unsigned) =
+        dlsym(RTLD_DEFAULT, "__io_uring_clone_buffers_offset");
+    shows("all", all ? all(&to, &from) : clone_(0, 0, 0, 0));
+    shows("again", flagged ? flagged(&to, &from, 0) : clone_(0, 0, 0, 0));
+    shows("in their place", flagged ? flagged(&to, &from, REPLACE) : clone_(0, 0, 0, REPLACE));
+    shows("one more", some ? some(&to, &from, 3, 1, 1, REPLACE) : clone_(3, 1, 1, REPLACE));
+    MUST(io_uring_unregister_buffers(&to) == 0);
+    unsigned flags = REGISTERED;
+    shows("one", some_flagged ? some_flagged(&to, &from, 1, 1, 1, flags) : clone_(1, 1, 1, flags));
+    MUST(io_uring_unregister_buffers(&to) == 0);
+    /* Of a registered ring. */
+    MUST(io_uring_register_ring_fd(&from) == 1);
+    shows("of a registered ring", all ? all(&to, &from) : clone_(0, 0, 0, 0));
+    MUST(io_uring_unregister_ring_fd(&from) == 1);
+}
+
+static void waits(void)
+{
+    int (*set)(struct io_uring *, bool) = dlsym(RTLD_DEFAULT, "io_uring_set_iowait");
+    printf("feature: %d\n", !!(to.features & NO_IOWAIT));
+    for (int counts = 0; counts < 2; counts++) {
+        printf("waits count: %d, %d\n", counts, set ? set(&to, counts) : 0);
+        entry(&to, counts)->opcode = IORING_OP_NOP;
+        MUST(io_uring_submit_and_wait(&to, 1) == 1);
+        completions(&to, "a nop", 1);
+    }
+    int flags = IORING_ENTER_GETEVENTS | 1 << 7;
+    printf("by number: %ld\n", syscall(SYS_io_uring_enter, to.ring_fd, 0, 0, flags, NULL, 0));
+}
+
+static void queries(void)
+{
+    unsigned long long data[6] = { 0 };
+    struct {
+        unsigned long long next, at;
+        unsigned number, size;
+        int result;
+        unsigned reserved[3];
+    } query = { .at = (unsigned long long)data, .size = sizeof data };
+    int (*ask)(void *) = dlsym(RTLD_DEFAULT, "io_uring_register_query");
+    long answer = ask ? ask(&query) : register_(-1, QUERY, &query, 0);
+    printf("query: %ld, %d, %u, features %d\n", answer, query.result, query.size,
+           (data[1] & 0xffff) == 0xffff);
+}
+
+int main(void)
+{
+    unsigned asked[8] = { 0 };
+    struct iovec buffers[2] = { { memory[0], 64 }, { memory[1], 64 } };
+    MUST(io_uring_queue_init(8, &from, 0) == 0 && io_uring_queue_init(8, &to, 0) == 0);
+    asked[0] = from.ring_fd;
+    if (register_(to.ring_fd, CLONE, asked, 1) != -ENXIO || !(to.features & NO_IOWAIT) ||
+        register_(-1, QUERY, NULL, 0) != 0) {
+        printf("SKIPPED: calls of later kernels\n");
+        return 0;
+    }
+    MUST(io_uring_register_buffers(&from, buffers, 2) == 0);
+    clones();
+    waits();
+    queries();
+    io_uring_queue_exit(&from);
+    io_uring_queue_exit(&to);
+}
