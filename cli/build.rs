@@ -63,7 +63,7 @@ fn main() {
     println!("cargo::rustc-env=URINGLET_CARRIES={hash}");
 }
 
-/// Libraries that were built before.
+/// The libraries in the folder that `URINGLET_DROP_INS` names.
 fn made(folder: &Path) -> Vec<PathBuf> {
     let path = |&(_, file): &(&str, &str)| {
         let path = folder.join(file);

@@ -53,7 +53,7 @@ static int ask(struct uringlet *u, int fd, const char *line)
         return -EAGAIN;
     job = malloc(sizeof(*job));
     if (!job) {
-        /* A handed-out entry is submitted in any case. */
+        /* The next submit also submits this entry, so it must be a valid request. */
         uringlet_prep_nop(sqe);
         return -ENOMEM;
     }

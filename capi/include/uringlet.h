@@ -115,12 +115,13 @@ struct uringlet_handler {
 /* The library's version, for a comparison with URINGLET_VERSION. */
 uint32_t uringlet_version(void);
 
-/* The text of an errno, negative or not. It is valid until this thread's next call. */
+/* The text of an errno, negative or not. The text is valid until this thread calls this function
+ * again. */
 const char *uringlet_strerror(int err);
 
 /* The engine of a context, and what was refused and why. For u NULL: why this thread's last
- * failed uringlet_create() failed. It is valid until this thread's next call. Returns NULL if
- * there is no such context. */
+ * failed uringlet_create() failed. The text is valid until this thread calls this function or
+ * uringlet_create() again. Returns NULL if there is no such context. */
 const char *uringlet_explain(const struct uringlet *u);
 
 /* Makes a context. options may be NULL. */
@@ -230,8 +231,8 @@ static inline uint64_t uringlet_address(const void *at)
     return (uint64_t)(uintptr_t)at;
 }
 
-/* A length as an entry has it, in 32 bits. The kernel transfers at most 0x7ffff000 bytes in any
- * case (read(2)). */
+/* A length, cut to the 32 bits that an entry has. The kernel transfers at most 0x7ffff000 bytes in
+ * any case (read(2)). */
 static inline uint32_t uringlet_length(size_t len)
 {
     return len > UINT32_MAX ? UINT32_MAX : (uint32_t)len;

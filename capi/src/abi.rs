@@ -59,7 +59,7 @@ impl Options {
     /// an unknown member is set.
     ///
     /// # Safety
-    /// Readable memory at `at` does not change meanwhile.
+    /// If memory at `at` can be read, it does not change during this call.
     pub(crate) unsafe fn read(at: *const Self) -> Result<Self, i32> {
         /// The maximum size of the structure in bytes, in all later versions, too.
         const SIZE_MAX: usize = 4096;
@@ -171,19 +171,19 @@ impl Stats {
     /// `-EFAULT`, or `-EINVAL` for a size that has no room for the size member.
     ///
     /// # Safety
-    /// If memory at `out` can be written, it has the structure of the program.
+    /// If `out` can be written to, it is a structure whose member `size` was set.
     pub(crate) unsafe fn write(mut self, out: *mut Self) -> Result<(), i32> {
         if !front::writable(out as usize) {
             return Err(-libc::EFAULT);
         }
-        // SAFETY: readable, too, by the caller's contract.
+        // SAFETY: it can be written to, so its size was set, by the caller's contract.
         let size = unsafe { out.cast::<usize>().read_unaligned() };
         if size < size_of::<usize>() {
             return Err(-libc::EINVAL);
         }
         // The size is rounded down to whole members, of eight bytes each.
         self.size = size.min(size_of::<Self>()) & !7;
-        // SAFETY: as many bytes as the caller says there are, and not more than are here.
+        // SAFETY: not more bytes than the caller's structure has, nor than `Self` has.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 (&raw const self).cast::<u8>(),

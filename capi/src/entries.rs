@@ -11,7 +11,7 @@ macro_rules! preparations {
     ($($name:ident($($argument:ident: $type:ty),*) $made:expr;)*) => {
         $(
             /// # Safety
-            /// `sqe` is an entry, with the addresses that it will have.
+            /// `sqe` points to an entry. Addresses in the arguments are valid once it is submitted.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(sqe: *mut Sqe, $($argument: $type),*) {
                 // SAFETY: an entry, by the caller's contract.

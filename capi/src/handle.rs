@@ -14,10 +14,10 @@ use crate::owned::Owned;
 
 uringlet::at_load!(uringlet::table::prepare_readers);
 
-/// A context as this library knows it.
+/// What the table has for each context.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// A thread of the program uses the owner's part.
+    /// Is true while a thread of the program uses `owned`.
     busy: AtomicBool,
     owned: UnsafeCell<Owned>,
     pub(crate) canceller: Canceller,
@@ -28,7 +28,7 @@ pub(crate) struct Shared {
 // the rest can be shared.
 unsafe impl Sync for Shared {}
 
-/// The right to use the owner's part.
+/// The exclusive right to use `owned`. It ends when this is dropped.
 struct Turn<'a>(&'a Shared);
 
 impl Shared {
@@ -44,11 +44,11 @@ impl Shared {
 impl Turn<'_> {
     #[inline]
     fn owned(&mut self) -> &mut Owned {
-        // SAFETY: the thread that has the turn has it alone.
+        // SAFETY: there is one turn at a time, and this borrows it exclusively.
         unsafe { &mut *self.0.owned.get() }
     }
 
-    /// Never ends the turn: no thread gets a turn after it.
+    /// Leaves `busy` true, so that no thread gets another turn.
     fn keep(self) {
         std::mem::forget(self);
     }
@@ -72,7 +72,7 @@ pub(crate) fn get(handle: usize) -> Answer<Pinned<'static, Shared>> {
     CONTEXTS.current().and_then(|contexts| contexts.get(handle)).ok_or(-libc::EINVAL)
 }
 
-/// Calls `body` with the owner's part.
+/// Calls `body` with the context's [`Owned`].
 ///
 /// # Errors
 /// As [`get`], and `-EBUSY` if another thread uses it now.
@@ -126,7 +126,7 @@ pub(crate) fn destroy(handle: usize, may_end: impl FnOnce(&mut Owned) -> Answer<
     // Threads that look the context up now find that it is busy, and leave soon.
     let _removed = contexts.remove(handle, |_| {});
     if let Some(pages) = pages {
-        // SAFETY: of this table; the context was removed, and its entries ended with it.
+        // SAFETY: the pages are of this table. Their context was removed, so nothing uses them.
         unsafe { contexts.free(pages) };
     }
     Ok(())

@@ -23,7 +23,8 @@ pub use crate::abi::{Handler, Options, Range, Stats, VERSION};
 use crate::owned::Owned;
 use crate::text::Text;
 
-/// When memory is short, this library must not end the program that has loaded it.
+/// An allocator with a reserve. Without it, this library would end the program when memory is
+/// short.
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
@@ -40,7 +41,7 @@ fn answer(answer: Answer) -> c_int {
     answer.unwrap_or_else(|errno| errno)
 }
 
-/// A count of things that fit in memory.
+/// A count as a C `int`. Larger counts become the maximum.
 fn count(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
@@ -49,7 +50,7 @@ fn errno(error: &std::io::Error) -> c_int {
     -error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// A call that only the owner may make.
+/// Runs `body` with what one thread at a time may use. `-EBUSY` if another thread uses it.
 #[inline]
 fn with_owned(u: Handle, body: impl FnOnce(&mut Owned) -> Answer) -> c_int {
     enter(|| answer(handle::with_owned(u as usize, body)))
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn _uringlet_create(out: *mut Handle, options: *const Opti
             Text::Failure.set("out is no address that can be written to");
             return EFAULT;
         }
-        // SAFETY: writable, for a pointer by the caller's contract.
+        // SAFETY: eight bytes can be written there, as was just checked: room for a pointer.
         unsafe { out.write_unaligned(std::ptr::null()) };
         // SAFETY: the caller's contract.
         match unsafe { create(options) } {
@@ -237,7 +238,7 @@ pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> 
         }
         // There cannot be more completions than this.
         let n = (n as usize).min(owned.context().entries());
-        // SAFETY: room for as many by the caller's contract, whatever is there now.
+        // SAFETY: room for `n` completions, by the caller's contract. `MaybeUninit` needs no value.
         let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<MaybeUninit<Cqe>>(), n) };
         Ok(count(owned.reap(out)))
     })
@@ -261,7 +262,7 @@ fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
             break;
         }
         done += 1;
-        // SAFETY: it is a completion, as one was taken.
+        // SAFETY: `reap` returned 1, so it has written this completion.
         f(unsafe { cqe[0].assume_init_ref() });
     }
     count(done)
@@ -327,7 +328,7 @@ pub extern "C" fn _uringlet_cancel_fd(u: Handle, fd: c_int) -> c_int {
             if fd < 0 {
                 return Err(-libc::ENOENT);
             }
-            // SAFETY: a number that the program has requests on. It is compared, and not used.
+            // SAFETY: the number is only compared with those of requests. No call is made on it.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             shared.canceller.cancel_fd(fd).map_err(|error| errno(&error))
         });
@@ -357,7 +358,7 @@ pub unsafe extern "C" fn _uringlet_read_many(
 /// `uringlet_get_stats()`.
 ///
 /// # Safety
-/// If memory at `out` can be written, it has the structure of the program.
+/// If `out` can be written to, it is a structure whose member `size` was set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_get_stats(u: Handle, out: *mut Stats) -> c_int {
     with_owned(u, |owned| {

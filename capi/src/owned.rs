@@ -11,13 +11,12 @@ use uringlet::{Context, Cqe, Sqe};
 use crate::abi::Range;
 use crate::{Answer, errno};
 
-/// The owner's part of a context.
+/// A context and its entries. Only the thread that has a `handle::Turn` uses them.
 #[derive(Debug)]
 pub(crate) struct Owned {
     /// `None` once the context was destroyed.
     context: Option<Context>,
-    /// The entries that the program fills, in `pages`. There are as many as the context's queue
-    /// has.
+    /// The entries that the program fills, in `pages`. Their number is [`Context::entries`].
     sqes: *mut Sqe,
     pages: Option<Pages>,
     /// The number of entries that were handed out since the last submit.
@@ -28,7 +27,7 @@ pub(crate) struct Owned {
     eventfd: Option<RawFd>,
 }
 
-// SAFETY: the entries are the context's alone, whichever thread uses it.
+// SAFETY: `sqes` points to memory that only this value uses, whichever thread has it.
 unsafe impl Send for Owned {}
 
 impl Owned {
@@ -40,7 +39,7 @@ impl Owned {
         Self { context, sqes, pages, filled: 0, outstanding: 0, eventfd: None }
     }
 
-    /// The context, which exists: no thread gets here after its end.
+    /// The context. It exists, because no thread gets a `handle::Turn` after [`Owned::end`].
     #[inline]
     fn context_mut(&mut self) -> &mut Context {
         self.context.as_mut().expect("not destroyed")
@@ -63,9 +62,9 @@ impl Owned {
         if context.pushed() + self.filled == context.entries() {
             return None;
         }
-        // SAFETY: there are as many as the context has, and fewer are filled.
+        // SAFETY: `filled` is less than the number of entries, as was just checked.
         let sqe = unsafe { self.sqes.add(self.filled) };
-        // SAFETY: memory of the context's own.
+        // SAFETY: the entry is in `pages`, which nothing else uses.
         unsafe { sqe.write(Sqe::default()) };
         self.filled += 1;
         Some(sqe)
@@ -83,7 +82,7 @@ impl Owned {
         let (filled, sqes) = (std::mem::take(&mut self.filled), self.sqes);
         let context = self.context_mut();
         for at in 0..filled {
-            // SAFETY: handed out, and whatever bytes it has now are an entry.
+            // SAFETY: `next_entry` has initialized it, and any bytes are a valid `Sqe`.
             let sqe = unsafe { sqes.add(at).read() };
             // SAFETY: the caller's contract.
             let pushed = unsafe { context.push(sqe) };
@@ -129,7 +128,7 @@ impl Owned {
     pub(crate) fn reap(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         let mut reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == 0 && self.outstanding > 0 && !cqes.is_empty() {
-            // Requests that do not sleep are executed, and have completed then.
+            // This executes requests that need not sleep, so that they have completed.
             let _ = self.context_mut().wait(0, None);
             reaped = self.context_mut().reap_into_uninit(cqes);
         }
@@ -140,12 +139,12 @@ impl Owned {
         reaped
     }
 
-    /// No completion seems to wait: makes the eventfd show that.
+    /// Makes the eventfd unreadable, as no completions seem to be left. Then reaps once more.
     #[cold]
     fn reap_last(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         self.count_down();
-        // A completion can be seen before the eventfd counts it. If its count was just taken away,
-        // the completion is seen here. If it is not seen here, its count is yet to come.
+        // A completion can be visible before the eventfd counts it. If `count_down` has taken its
+        // count, it is visible now. If it is not visible now, the eventfd counts it later.
         let reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == cqes.len() {
             self.count_up();
@@ -156,14 +155,14 @@ impl Owned {
     fn count_down(&self) {
         let Some(eventfd) = self.eventfd else { return };
         let mut count = 0u64;
-        // SAFETY: eight bytes; a descriptor that does not block.
+        // SAFETY: `count` has room for eight bytes.
         unsafe { libc::read(eventfd, (&raw mut count).cast(), 8) };
     }
 
     fn count_up(&self) {
         let Some(eventfd) = self.eventfd else { return };
         let one = 1u64;
-        // SAFETY: as above.
+        // SAFETY: `one` has eight bytes.
         unsafe { libc::write(eventfd, (&raw const one).cast(), 8) };
     }
 
@@ -190,8 +189,8 @@ impl Owned {
     /// `-EBUSY` if the context has other requests or entries.
     ///
     /// # Safety
-    /// At `ranges` are `count` ranges, whose results are uninitialized. The buffers belong to the
-    /// reads until this returns.
+    /// `ranges` points to `count` ranges; their results may be uninitialized. The buffers belong
+    /// to the reads until this returns.
     pub(crate) unsafe fn read_many(&mut self, ranges: *mut Range, count: usize) -> Answer<usize> {
         if self.filled > 0 || self.outstanding > 0 || self.context().pushed() > 0 {
             return Err(-libc::EBUSY);
@@ -200,14 +199,14 @@ impl Owned {
         let (mut next, mut good) = (0, 0);
         while next < count || self.outstanding > 0 {
             while next < count && self.context().pushed() + self.outstanding < room {
-                // SAFETY: one of them, by the caller's contract.
+                // SAFETY: `next` is less than `count`, so this is a range of the caller's.
                 let (fd, off, buf, len) = unsafe {
                     let range = ranges.add(next);
                     ((*range).fd, (*range).off, (*range).buf, (*range).len)
                 };
                 let buffer = std::ptr::slice_from_raw_parts_mut(buf.cast::<u8>(), len);
                 let sqe = Sqe::read(fd, buffer, off).user_data(next as u64);
-                // SAFETY: the caller's contract; nothing is left in flight below.
+                // SAFETY: the caller's contract; below, this waits for all reads.
                 let pushed = unsafe { self.context_mut().push(sqe) };
                 pushed.expect("there is room for it");
                 next += 1;
@@ -225,7 +224,7 @@ impl Owned {
             }
             while let Some(cqe) = self.context_mut().reap() {
                 self.outstanding -= 1;
-                // SAFETY: the number of one of them, from above.
+                // SAFETY: `user_data` is the index of a range, which was set above.
                 unsafe { (*ranges.add(cqe.user_data as usize)).res = cqe.res };
                 good += usize::from(cqe.res >= 0);
             }

@@ -11,9 +11,9 @@ use uringlet::EngineKind;
 pub(crate) enum Text {
     /// The reason why no context was made.
     Failure,
-    /// The engine of a context, and the reason.
+    /// The engine of a context, and why it was chosen.
     Choice,
-    /// An errno.
+    /// The text of an errno.
     Errno,
 }
 

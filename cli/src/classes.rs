@@ -1,4 +1,4 @@
-//! Classes of many comparisons: counts and texts.
+//! The classes of many comparisons: how many there are of each, and texts for a table.
 
 use crate::report::Tone;
 use serde::Serialize;

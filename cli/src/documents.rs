@@ -196,7 +196,7 @@ fn command_lines(script: &str) -> Vec<Vec<String>> {
             let rest: Vec<String> = words.collect();
             let rest = match Path::new(&program).file_name().and_then(|name| name.to_str()) {
                 Some("uringlet") => &rest[..],
-                // The command runs another program.
+                // cargo builds or runs another package.
                 Some("cargo") if rest.contains(&"--manifest-path".into()) => continue,
                 // `cargo run --release -- bench`
                 Some("cargo") if rest[0] == "run" && !rest.contains(&"--example".into()) => {
@@ -278,13 +278,13 @@ fn every_test_that_proves_a_guarantee_exists() {
     }
 }
 
-/// One word, after the mark of a comment or of a list: it cannot be broken.
+/// Is the line one word, after the mark of a comment or a list? Such a line cannot be broken.
 fn is_one_word(line: &str) -> bool {
     let word = line.trim().trim_start_matches(['/', '!', '#', '*', '-']).trim_start();
     !word.contains(char::is_whitespace)
 }
 
-/// One link or picture, after the mark of a list: its text is easier to read in one line.
+/// Is the line one link or picture, after the mark of a list? It is easier to read in one line.
 fn is_one_link(line: &str) -> bool {
     let line = line.trim().trim_start_matches("- ").trim_end_matches(['.', ',', ';', ':']);
     let link = line.strip_prefix('!').unwrap_or(line);
@@ -369,7 +369,8 @@ const FOREIGN: [(&str, &str); 5] = [
     ("Those that", "the noun itself"),
 ];
 
-/// The places of refused phrases in a text, also across line ends.
+/// The refused phrases in a text, each with its line number. A phrase may begin on one line and end
+/// on the next.
 fn foreign(text: &str) -> Vec<(usize, &'static str)> {
     let (mut joined, mut starts) = (String::new(), Vec::new());
     for line in text.lines() {
@@ -575,8 +576,8 @@ fn no_two_files_of_a_library_define_a_type_of_one_name() {
     let sources = files(&[".rs"]);
     let mut complaints = Vec::new();
     for library in CRATES.iter().take_while(|&&name| name != "cli") {
-        // The types by name and by file: variants of one type, for loom and for machines, are in
-        // one file.
+        // The types by name and by file: the variants of a type, one for loom and one for other
+        // builds, are in one file.
         let mut types: BTreeMap<&str, BTreeMap<&Path, usize>> = BTreeMap::new();
         for (file, text) in crate_sources(&sources, library) {
             for (line, number) in text.lines().zip(1..) {

@@ -49,8 +49,8 @@ pub fn carries(name: &str) -> bool {
     CARRIED.iter().any(|&(carried, _)| carried == name)
 }
 
-/// The descriptors of this process, as other processes find them. A child's numbers are its own:
-/// what the program closes and opens has no effect here.
+/// The folder in /proc with the descriptors of this process, which other processes can open. A
+/// child has its own descriptors, so what it opens and closes has no effect here.
 fn descriptors() -> PathBuf {
     format!("/proc/{}/fd", std::process::id()).into()
 }
@@ -171,7 +171,7 @@ pub fn is_trusted(data: &Metadata) -> bool {
     data.uid() == 0 || data.uid() == geteuid().as_raw()
 }
 
-/// Is this file the library, and can it be executed? `None` if it is not.
+/// Can this file be executed? `None` if it is not the library.
 fn is_usable(path: &Path, bytes: &[u8]) -> Option<bool> {
     if !path.symlink_metadata().ok()?.is_file() {
         return None;
@@ -193,7 +193,7 @@ fn is_executable(file: &File) -> bool {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let made = unsafe { mmap(ptr::null_mut(), SIZE, protection, MapFlags::PRIVATE, file, 0) };
     made.is_ok_and(|at| {
-        // SAFETY: mapped above, and nobody knows it.
+        // SAFETY: mapped above, and nothing else uses it.
         let _ = unsafe { munmap(at, SIZE) };
         true
     })

@@ -58,7 +58,7 @@ fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
     command.get_subcommands().try_for_each(|below| write_pages(below, folder))
 }
 
-/// `uringlet-reproduce-lookup`.
+/// The name of a command's page, such as `uringlet-reproduce-lookup`.
 fn page_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }

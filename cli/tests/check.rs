@@ -99,7 +99,7 @@ fn what_cannot_be_loaded_is_said_and_is_a_failure() {
 
 #[test]
 fn a_drop_in_that_does_not_answer_is_a_failure() {
-    // A library beside the copy of the command is not one of uringlet's.
+    // The library that is put beside a copy of the command is not uringlet's.
     let folder = tempfile::tempdir().unwrap();
     let mut cp = std::process::Command::new("cp");
     let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();

@@ -103,7 +103,7 @@ fn without_folders_each_file_system_at_hand_is_tried_once() {
     let assert = command.current_dir(&folder).args(["doctor", "--json", "-"]).assert().success();
     let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
     let systems = report["file_systems"].as_array().unwrap();
-    // The current folder is below /tmp.
+    // The current folder is below /tmp, so /tmp has the same file system and is left out.
     assert_eq!(systems[0]["path"], ".");
     assert!(systems.iter().all(|system| system["path"] != "/tmp"), "{systems:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

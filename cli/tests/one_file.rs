@@ -158,7 +158,7 @@ fn a_copy_of_the_command_runs_children_of_children() {
     let plain = String::from_utf8(assert.success().get_output().stdout.clone()).unwrap();
     assert!(plain.contains(&format!("LD_PRELOAD={folder}/libaio.so:")), "{plain}");
     assert!(plain.contains("URINGLET_STATS=auto\n") && plain.contains("URINGLET_ENGINE=auto\n"));
-    // The variables that `uringlet env` prints have the same effect in env(1) as `run`.
+    // The variables that `--print-env` prints have the same effect in env(1) as `run`.
     let mut env = Command::new("env");
     env.args(plain.lines()).arg(&reads).assert().success().stdout("read\n").stderr("");
 }
@@ -187,7 +187,7 @@ fn where_no_folder_will_do_programs_run_from_memory() {
     for options in ["noexec", "ro"] {
         let Some(mut command) = alone.in_namespaces(name, options, script) else { return };
         let place = contains("/fd/").and(contains("\nread\n"));
-        // The loader reports the library that it cannot preload.
+        // With this text, the loader would report a library that it cannot preload.
         let summary = contains("uringlet: summary").and(contains("ERROR: ld.so").not());
         command.assert().success().stdout(place).stderr(summary);
         let check = "exec ./uringlet check -- ./reads";

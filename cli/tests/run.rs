@@ -142,8 +142,8 @@ fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     }
 }
 
-/// This test uses the real drop-ins: they warn if the program's environment already sets the
-/// variable.
+/// This test uses the real drop-ins. They warn if a program's environment chooses the engine null,
+/// although `run` was not asked for it.
 #[test]
 fn an_engine_that_moves_no_data_is_warned_of_unless_it_was_asked_for() {
     const SOURCE: &str = "#include <sys/syscall.h>\n#include <unistd.h>\n\

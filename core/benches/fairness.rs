@@ -5,10 +5,10 @@
 //! fsync. Each does so a hundred times a second, one request at a time. In every second window
 //! there is also a context with 4,096 slow requests. These are opens of a FIFO that nobody writes
 //! to, or reads of a file that is not cached. Eight plain threads per CPU in a loop of pread(2)
-//! show the cost of such reads alone. Beside cold reads, the quiet threads are also confined to one
-//! CPU after the other. One of these may get the disk's interrupts, which no thread's priority
-//! changes. Prints the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the
-//! rounds, and the ratio.
+//! show the cost of such reads alone. With cold reads, further runs confine the quiet threads to
+//! one CPU each time. That CPU may get the disk's interrupts, which preempt threads of any
+//! priority. Prints the quiet requests' p50 and p99 (submit to reap) without and with the flood,
+//! as medians of the rounds, and the ratio.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -39,7 +39,7 @@ const CPUS: usize = 4;
 #[derive(Clone, Copy, Debug)]
 enum Quiet {
     CachedRead,
-    /// The wait has a deadline, so the waiter does not execute the fsync, but a worker.
+    /// The wait has a deadline, so a worker executes the fsync, and not the waiter.
     Fsync,
 }
 

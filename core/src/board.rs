@@ -36,10 +36,11 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// request.
     unsafe fn complete(&self, event: &IoEvent);
 
-    /// The request's slot is free: wakes the threads that wait for a slot.
+    /// The slot of an ended request is free. A sink passes on requests that wait for a slot.
     fn released(&self);
 
-    /// Runs `harvest`, which ends several requests one after the other.
+    /// Runs `harvest`, which ends several requests one after the other. A sink may do work for all
+    /// of them once, before or after that.
     fn together(&self, harvest: &mut dyn FnMut()) {
         harvest();
     }
@@ -96,24 +97,25 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     /// Sends a request to another lane, and calls a thread for it.
     fn forward(&self, request: Started<'_>, to: Route, by: Executor);
 
-    /// A positional call failed because the descriptor of this request has no offsets: it is a
-    /// stream.
+    /// Routes a request once more whose positional call failed with `ESPIPE`: the descriptor has no
+    /// offsets.
     fn reroute(&self, request: Started<'_>);
 
-    /// Calls a thread, or wakes one.
+    /// Wakes or makes the thread that `who` names.
     fn call(&self, who: Call);
 
-    /// Tells observers of the program what executes the requests.
+    /// Writes the chosen engine to the statistics, for observers of the program.
     fn note_choice(&self);
 
-    /// Sends started requests that were held back to their lanes.
+    /// Sends started requests, which were held back, to their lanes.
     #[cfg(feature = "faulty")]
     fn submit(&self, slots: &[u32]);
 
-    /// Places the context, before its first request.
+    /// Applies the placement to the context, before its first request.
     fn place(&self, choice: &affinity::EffectivePlacement);
 
-    /// A request that the poller had passed on to a worker has ended, or was withdrawn.
+    /// Tells the poller that the request that it had passed on to a worker under this number has
+    /// ended, or was withdrawn.
     fn passed_on_ended(&self, number: u32);
 
     /// Collects the kernel's completions. False: the poller need not call again before it is
@@ -138,22 +140,22 @@ pub(crate) trait Placing: Send + Sync + fmt::Debug {
     /// The placement in effect; none before the first submit.
     fn choice(&self) -> Option<&affinity::EffectivePlacement>;
 
-    /// The calling thread is about to send requests to their lanes.
+    /// Notes the calling thread's CPU as that of the submit. These requests go to their lanes next.
     fn submitted(&self, board: &Board, slots: &[u32]);
 
-    /// The calling thread hands these requests to the kernel.
+    /// Notes the calling thread's CPU as the one that hands these requests to the kernel.
     fn ran_here(&self, slots: &[u32]);
 
     /// Sends a completion to the CPU that wants it. False: the caller completes it here.
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool;
 
-    /// Completions for other CPUs that `f` makes are sent to each CPU in one batch.
+    /// Runs `f`, and sends the completions that it makes for other CPUs to each CPU in one batch.
     fn together(&self, board: &Board, f: &mut dyn FnMut());
 
     /// Runs the handler for a completion, if the context has one.
     fn handle(&self, cqe: Cqe);
 
-    /// A request completes on the calling thread's CPU.
+    /// Counts a request that completes on the calling thread's CPU.
     fn count(&self, counters: &Counters, index: u32);
 }
 
@@ -167,7 +169,7 @@ pub(crate) struct Board {
     /// The process that made this board.
     generation: u64,
     closed: AtomicBool,
-    /// Requests that were submitted while others were in flight.
+    /// Counts the requests that were submitted while others were in flight.
     numbered: AtomicU64,
     /// Requests on the poller's list.
     polled: AtomicUsize,
@@ -355,7 +357,7 @@ impl Board {
         }
     }
 
-    /// Completions go to a [`Sink`].
+    /// Do completions go to a [`Sink`]?
     pub(crate) fn has_sink(&self) -> bool {
         self.sink.is_some()
     }
@@ -365,7 +367,7 @@ impl Board {
         self.sink.as_ref().is_some_and(|sink| sink.begins_streams_at_once())
     }
 
-    /// The calling thread hands these requests to the kernel.
+    /// As [`Placing::ran_here`], if the context is placed.
     pub(crate) fn ran_here(&self, slots: &[u32]) {
         if let Some(placed) = &self.placed {
             placed.ran_here(slots);
@@ -393,7 +395,7 @@ impl Board {
         self.dispatcher.upgrade()
     }
 
-    /// Calls a thread, or wakes one.
+    /// Wakes or makes the thread that `who` names.
     #[cold]
     pub(crate) fn call(&self, who: Call) {
         if let Some(dispatcher) = self.dispatcher() {
@@ -416,7 +418,7 @@ impl Board {
         dispatcher.forward(request, to, by);
     }
 
-    /// A positional call failed because the descriptor of this request has no offsets.
+    /// As [`Dispatcher::reroute`].
     #[cold]
     pub(crate) fn reroute(&self, request: Started<'_>) {
         let dispatcher = self.dispatcher().expect("a context lives as long as its requests");
@@ -522,13 +524,13 @@ impl Board {
         found
     }
 
-    /// A request was put on the poller's list, which the caller has locked.
+    /// Notes that a request was put on the poller's list, which the caller has locked.
     pub(crate) fn begins_to_wait(&self, index: u32) {
         self.polled.fetch_add(1, Ordering::Relaxed);
         self.slot(index).polling();
     }
 
-    /// A request was taken off the poller's list, which the caller has locked.
+    /// Notes that a request was taken off the poller's list, which the caller has locked.
     pub(crate) fn ends_to_wait(&self, index: u32) {
         self.slot(index).begin();
         self.polled.fetch_sub(1, Ordering::Relaxed);

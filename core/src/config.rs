@@ -227,8 +227,8 @@ impl Builder {
         self
     }
 
-    /// Counts the cells in which requests are executed and completed, also for a context that is
-    /// not placed; off by default. The counts are part of [`Builder::stats`].
+    /// Counts in which cells ([`Builder::rq_affinity`]) requests are executed and completed, also
+    /// for a context that is not placed; off by default. The counts are part of [`Builder::stats`].
     #[must_use]
     pub fn cell_stats(mut self, on: bool) -> Self {
         self.cell_stats = on;
@@ -254,8 +254,9 @@ impl Builder {
     }
 
     /// Asks the kernel for room for this many requests (with `auto`, `linux_aio` and `io_uring`),
-    /// and hands over no more requests than the kernel grants. This is for front ends with more
-    /// entries, because some hosts have few places for Linux AIO.
+    /// and hands over no more requests than the kernel grants. This is for front ends that make
+    /// contexts with more entries. All Linux AIO contexts of a host share one limit
+    /// (fs.aio-max-nr).
     #[must_use]
     pub fn kernel_room(mut self, requests: u32) -> Self {
         self.kernel_room = requests.max(1);

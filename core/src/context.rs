@@ -258,9 +258,9 @@ impl Context {
     ///   them (for writes). The `statx` result is a data buffer.
     /// - Everything else that it points to (iovec arrays, paths) is readable until that submit has
     ///   returned.
-    /// - Its descriptor is one that the caller may use so. A number that was closed and is another
-    ///   file's by then names that file. [`Sqe::close`] closes a descriptor that the caller owns,
-    ///   and nobody uses any more.
+    /// - The caller may use its descriptor for this operation. If the number was closed meanwhile
+    ///   and names another file, the request is for that file. The descriptor of [`Sqe::close`] is
+    ///   owned by the caller, and nobody uses it any more.
     ///
     /// # Errors
     /// [`Full`] with the entry if [`Context::entries`] entries are already pushed.
@@ -312,7 +312,8 @@ impl Context {
         if self.taken.is_empty() { self.entries() } else { self.room_beside_taken() }
     }
 
-    /// Completions that `wait` has taken are still unreaped, although their slots are free again.
+    /// As `room`, after `wait` has taken completions. They are unreaped, although their slots are
+    /// free.
     #[inline(never)]
     fn room_beside_taken(&self) -> usize {
         let most = self.entries().saturating_sub(self.taken.len());
@@ -320,7 +321,7 @@ impl Context {
         if room >= self.pushed.len() {
             return room;
         }
-        // Slots of cancelled requests that were reaped will be free soon.
+        // Slots of cancelled requests that were reaped count as free here: they will be free soon.
         most.saturating_sub(self.instance.unreaped())
     }
 

@@ -13,11 +13,11 @@ use crate::router::tuning::TICK;
 use crate::sys;
 
 thread_local! {
-    /// The current turn of the event loop that the thread runs; 0 if it runs none.
+    /// The current turn (iteration) of the event loop that the thread runs; 0 if it runs none.
     static TURN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts closed descriptors.
+/// Counts the calls of [`some_end`].
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
 /// The event loop of the calling thread begins another turn.
@@ -25,14 +25,14 @@ pub(crate) fn begin_turn() {
     TURN.set(TURN.get().wrapping_add(1).max(1));
 }
 
-/// Descriptors are about to be closed.
+/// Descriptors are about to be closed: answers about them must not be used again.
 pub(crate) fn some_end() {
     ENDED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The kernel's last answer about a descriptor, for each thread. A thread that runs an event loop
-/// uses an answer [`BATCH`] times at most, in the same turn, and for one [`TICK`]. Other threads
-/// ask each time.
+/// uses an answer in the same turn only, at most [`BATCH`] times, and for at most one [`TICK`].
+/// Other threads ask each time.
 #[derive(Debug)]
 pub(crate) struct InTurn<T: Copy>(Cell<Option<SaidInTurn<T>>>);
 
@@ -74,7 +74,8 @@ impl<T: Copy> InTurn<T> {
         Self(Cell::new(None))
     }
 
-    /// An error is not kept: the number may get a file in this turn.
+    /// The kept answer if it is still valid, or a new one from `ask`. An error is not kept: the
+    /// number may get a file in this turn.
     #[inline]
     pub(crate) fn ask(&self, fd: RawFd, ask: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
         self.ask_at(Moment::now(), fd, ask)
@@ -96,8 +97,8 @@ impl<T: Copy> InTurn<T> {
         Ok(said.answer)
     }
 
-    /// The thread is about to sleep, while the kernel works for it. Asks now what the thread has
-    /// asked in its last turn, for the turn that has begun.
+    /// Asks once more what the thread has asked in its last turn, for use in the turn that has
+    /// begun. The thread calls this before it sleeps, while the kernel works on its requests.
     pub(crate) fn ask_ahead(&self, ask: impl FnOnce(RawFd) -> Result<T, i32>) {
         self.ask_ahead_at(Moment::now(), ask);
     }
@@ -132,8 +133,8 @@ pub(crate) fn known(fd: RawFd) -> Result<Facts, i32> {
     }
 }
 
-/// Asks the kernel (fcntl, statx), and keeps the answer if it is still current. The file system is
-/// not asked.
+/// Asks the kernel (fcntl, statx), and stores the answer. What was learned about the number stays
+/// if the answer has not changed. The file system is not asked.
 #[cold]
 pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     if fd < 0 {

@@ -112,8 +112,8 @@ fn seems_to_block(fd: RawFd) -> bool {
     sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0
 }
 
-/// Remembers whether an eventfd blocks, so that the kernel is not asked each time. The descriptor
-/// is the engine's: its number stands for nothing else as long as completions name it.
+/// Remembers an eventfd that does not block, so that the kernel is not asked each time. The
+/// descriptor is the engine's: its number stands for nothing else as long as completions name it.
 pub(crate) fn is_kept(fd: RawFd) {
     Facts::forget(&(fd..=fd));
     if !seems_to_block(fd) {
@@ -152,8 +152,8 @@ fn is_writable(fd: RawFd) -> bool {
     sys::ppoll(&mut poll, Some(Duration::ZERO), None) == 1 && poll[0].revents == libc::POLLOUT
 }
 
-/// The process in which a thread has the turn, or 0. So the child of a fork does not wait for a
-/// thread of its parent.
+/// The process in which a thread has the [`EventfdTurn`], or 0. So the child of a fork does not
+/// wait for a thread of its parent.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
 /// The right to look at an eventfd and write to it. Without it, two threads could find that 1 fits,

@@ -68,8 +68,8 @@ pub(crate) fn accept_call(kind: Kind, sqe: &Sqe) -> Kind {
     if sqe.opcode == CALL { Kind::Other } else { kind }
 }
 
-/// Copies what the request borrows from the caller besides its data buffers, as promised at submit.
-/// Refuses an unreadable description with a negative errno.
+/// Copies iovec arrays and paths from the caller's memory, which the caller may reuse after submit.
+/// A bad address, length or count is refused with a negative errno.
 ///
 /// # Safety
 /// The addresses in the entry are readable, or are where nothing is ever mapped.
@@ -171,8 +171,8 @@ pub(crate) enum Mode {
 /// Executes a request and gives its result: a count or a negative errno.
 ///
 /// # Safety
-/// The data buffers belong to the request (they may be anything: the kernel checks them), and
-/// [`copy_in`] has run.
+/// The data buffers belong to the request (at any address: the kernel checks it), and [`copy_in`]
+/// has run.
 #[inline(always)]
 pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
     let sqe = &request.sqe;
@@ -192,7 +192,7 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
             _ => {}
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the caller's contract.
     unsafe { execute_rest(request, mode) }
 }
 
@@ -242,8 +242,8 @@ pub(crate) enum Tried {
 /// Reads what is in memory, and starts reading what is not (since Linux 5.10).
 ///
 /// # Safety
-/// As for [`execute`]; it is a read at an offset, without flags. A vector is read by the kernel
-/// where the program has it.
+/// As for [`execute`]; it is a read at an offset, without flags. The iovec array of a vector is not
+/// copied: the kernel reads it in the program's memory.
 pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
     if is_vector(sqe) {
         // SAFETY: the caller's contract.
@@ -276,7 +276,7 @@ pub(crate) unsafe fn try_request(request: &Request) -> Tried {
 }
 
 /// # Safety
-/// As for [`try_read`], with a vector of this number of buffers. It need not be readable.
+/// As for [`try_read`], with a vector of this number of buffers. The vector need not be readable.
 unsafe fn try_read_into(sqe: &Sqe, iov: *const Iovec, count: usize) -> Tried {
     let flags = libc::RWF_NOWAIT as u32;
     // SAFETY: the kernel checks the vector and the buffers, which are the request's.
@@ -362,7 +362,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
     let copied = || copied.as_deref().expect("paths are copied at submit");
     let path = || copied().path.as_ptr();
     // SAFETY: the copied paths end in NUL; the kernel checks all other addresses, which are the
-    // request's. What the descriptor stands for is the program's to say.
+    // request's. The program answers for the file that the descriptor names.
     let repeated = || unsafe {
         match sqe.opcode {
             opcode::FSYNC if flags == FSYNC_DATASYNC => call!(fdatasync, fd),
@@ -390,9 +390,10 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
         (_, opcode::CLOSE) => sys::close(fd) as i32,
         (_, opcode::POLL_ADD) => poll(fd, flags),
         (_, CALL) => {
-            // SAFETY: only front ends get here with it (`accept_call`), which answer for both.
+            // SAFETY: only front ends make a `CALL` (`accept_call`): they pass a function of this
+            // type.
             let call = unsafe { std::mem::transmute::<usize, CallFunction>(sqe.addr as usize) };
-            // SAFETY: as above.
+            // SAFETY: the front end answers for the call with this argument.
             unsafe { call(sqe.off) }
         }
         _ => uninterrupted(repeated),
@@ -413,7 +414,8 @@ fn poll(fd: RawFd, events: u32) -> i32 {
     }
 }
 
-/// Counts `result` bytes that went into a stream. True if some are left to be written.
+/// Advances the request by `result` bytes that a stream has taken. True if some were taken, and
+/// some are left to be written.
 pub(crate) fn advance(request: &mut Request, result: i32) -> bool {
     let Ok(written) = u32::try_from(result) else { return false };
     let Request { sqe, copied, partial, .. } = request;
@@ -444,7 +446,7 @@ fn skip(iov: &mut [Iovec], mut bytes: usize) {
     }
 }
 
-/// Does this kernel or sandbox not support RWF_NOWAIT?
+/// Is this result the error of a file, kernel or sandbox that does not support RWF_NOWAIT?
 fn is_not_taken(ret: Ret) -> bool {
     [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::EPERM].contains(&(-ret as i32))
 }
@@ -454,8 +456,8 @@ unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: M
     let stream = mode != Mode::Plain;
     let nowait = if mode == Mode::StreamNoWait { libc::RWF_NOWAIT as u32 } else { 0 };
     let flags = sqe.op_flags | nowait;
-    // The file position moves with every call, and a stream's end is not an error. So only a read
-    // with an offset of its own continues where it stopped.
+    // The file position moves with every call, and a read of a stream returns what is there. So
+    // only a read with an offset of its own continues where it stopped.
     let repeat =
         !write && !stream && sqe.off != FILE_POSITION && flags & libc::RWF_NOWAIT as u32 == 0;
     let mut offset = if stream { FILE_POSITION } else { sqe.off };

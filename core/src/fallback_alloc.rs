@@ -38,7 +38,7 @@ pub struct Reserve {
     word: AtomicU64,
 }
 
-// SAFETY: pieces are handed out to one caller each, by steps on the word.
+// SAFETY: each piece is handed out to one caller, by a compare-exchange of the word.
 unsafe impl Sync for Reserve {}
 
 impl Default for Reserve {
@@ -122,7 +122,8 @@ unsafe impl GlobalAlloc for Reserve {
         } else if self.owns(at) {
             self.give_back();
         } else {
-            // SAFETY: the caller's contract; it is not from here, so it is from there.
+            // SAFETY: the caller's contract; the memory is not the reserve's, so the C library made
+            // it.
             unsafe { System.dealloc(at, layout) };
         }
     }
@@ -148,7 +149,8 @@ unsafe impl GlobalAlloc for Reserve {
     }
 }
 
-/// The maximum memory in bytes of a context with this many slots, without a queue of entries.
+/// The maximum memory in bytes of a context with this many slots, without its queue of entries that
+/// are pushed and not submitted.
 pub const fn context_bytes(slots: usize) -> usize {
     512 * 1024 + slots * 640
 }

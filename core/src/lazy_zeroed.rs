@@ -15,13 +15,13 @@ const MAPPED_FROM: usize = 2048;
 /// A type whose array can be made of zero bytes.
 ///
 /// # Safety
-/// Zero bytes are a valid value, equal to [`Zero::zero`]. Once [`Zeros`] has dropped the values,
-/// nothing is left to be dropped.
+/// Zero bytes are a valid value, equal to [`Zero::zero`]. Dropping a value in place frees all that
+/// it owns, because its memory may be unmapped next.
 pub(crate) unsafe trait Zero: Sized {
     fn zero() -> Self;
 }
 
-// SAFETY: an atomic has its number's layout.
+// SAFETY: an atomic has its number's layout, so zero bytes are the number 0.
 unsafe impl Zero for AtomicU64 {
     fn zero() -> Self {
         Self::new(0)
@@ -42,14 +42,14 @@ unsafe impl<T: Zero> Zero for UnsafeCell<T> {
     }
 }
 
-// SAFETY: a number.
+// SAFETY: zero bytes are the number 0.
 unsafe impl Zero for u32 {
     fn zero() -> Self {
         0
     }
 }
 
-/// An array.
+/// An array whose values are all zero at first.
 #[derive(Debug)]
 pub(crate) struct Zeros<T> {
     values: NonNull<[T]>,
@@ -107,7 +107,7 @@ impl<T> Deref for Zeros<T> {
 impl<T> Drop for Zeros<T> {
     fn drop(&mut self) {
         match self.memory {
-            // SAFETY: from a box in `new`, and gone with this.
+            // SAFETY: `new` has made the array from a box, and nobody uses it after this drop.
             Backing::Heap => drop(unsafe { Box::from_raw(self.values.as_ptr()) }),
             // SAFETY: valid values, used by nobody any more; the mapping goes after this.
             Backing::Mapped { .. } => unsafe { self.values.drop_in_place() },

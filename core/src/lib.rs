@@ -1,7 +1,7 @@
 //! Asynchronous file I/O for Linux in user space.
 //!
 //! [`fs`] has files to be awaited, on any executor or none, with the names of `tokio::fs`. A read
-//! that is in memory is one system call on the polling thread. Everything else goes to threads of
+//! from the page cache is one system call on the polling thread. Everything else goes to threads of
 //! the engine, also where io_uring is refused.
 //!
 //! ```

@@ -34,7 +34,7 @@ fn bits() -> &'static [AtomicU64] {
     if at.is_null() {
         return &[];
     }
-    // SAFETY: as many words, zeroed or written as atomics, in a mapping that stays.
+    // SAFETY: the mapping stays, and has at least this many words: zeros, or written as atomics.
     unsafe { std::slice::from_raw_parts(at, REACHED.load(Ordering::Acquire)) }
 }
 

@@ -56,7 +56,7 @@ fn make_word() -> &'static AtomicU64 {
 const OWN_TABLE: u64 = 1 << 63;
 
 /// A number for this process; the child of a fork has another one. 0 until [`enter`] was called. In
-/// a thread with a descriptor table of its own, a number that nothing has.
+/// a thread with a descriptor table of its own: a number that no process has.
 #[inline(always)]
 pub(crate) fn generation() -> u64 {
     let word = word().load(Ordering::Relaxed);
@@ -84,8 +84,8 @@ thread_local! {
 }
 
 /// A descriptor that is open in the table of the engine's threads, and closed in tables that
-/// threads have for themselves. Threads that such a thread starts share its table, and make no call
-/// that could be seen.
+/// threads have for themselves. Threads that such a thread starts share its table. No call of
+/// theirs shows that, but the closed descriptor does.
 #[derive(Debug)]
 struct Witness {
     copy: Arc<Copied>,
@@ -114,16 +114,16 @@ impl Witness {
     }
 }
 
-/// Would a descriptor table of its own separate the calling thread from others? Threads that a
-/// single thread starts later share its table, so nothing is separated. Asks the kernel; if the
-/// kernel does not tell, others are assumed.
+/// Would a descriptor table of its own separate the calling thread from other threads? Not in a
+/// process with a single thread: threads that it starts later share its table. Asks the kernel for
+/// the number of threads. If the kernel does not tell, others are assumed.
 pub(crate) fn can_part() -> bool {
     !has_parted() && sys::threads() != Some(1)
 }
 
 /// Makes `call`, which gives the calling thread a descriptor table of its own unless it fails. The
-/// engine's threads keep the old table. From then on the thread has no contexts here, as in the
-/// child of a fork.
+/// engine's threads keep the old table. From then on the calling thread finds none of the process's
+/// contexts, as in the child of a fork.
 pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
     let generation = enter();
     let witness = WITNESS.current_or(Witness::make);
@@ -177,7 +177,7 @@ struct OfProcess<T: 'static> {
 }
 
 impl<T> PerProcess<T> {
-    /// An empty cell: no process has a value yet.
+    /// No process has a value yet.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()))

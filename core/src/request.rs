@@ -77,8 +77,9 @@ pub(crate) struct Request {
     pub(crate) sqe: Sqe,
     /// A word of the front end's (libaio's `data`).
     pub(crate) data: u64,
-    /// The eventfd to count up at completion, -1, or
-    /// [`TOLD_OTHERWISE`](crate::instance::submit::TOLD_OTHERWISE).
+    /// The eventfd to count up at completion, or -1. With
+    /// [`TOLD_OTHERWISE`](crate::instance::submit::TOLD_OTHERWISE), a front end notifies the
+    /// program.
     pub(crate) notify: i32,
     pub(crate) kind: Kind,
     /// Where the request is executed.

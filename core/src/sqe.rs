@@ -151,7 +151,7 @@ impl Sqe {
         Self::transfer(opcode::WRITEV, fd.as_raw_fd(), iov.cast::<u8>() as u64, iov.len(), offset)
     }
 
-    /// fsync(2). Covers executed requests of its context that were submitted before it.
+    /// fsync(2). Covers every write to the file that completed before the fsync was submitted.
     pub fn fsync(fd: impl AsRawFd) -> Self {
         Self::new(opcode::FSYNC, fd.as_raw_fd())
     }

@@ -121,18 +121,19 @@ counters! {
     beside_busy,
     /// Calls counted in `calls_beside` whose worker had too little to do, and left.
     beside_idle,
-    /// Cached reads that did not find their pages in memory. The device was asked for the pages
-    /// before a thread waited for them.
+    /// Buffered reads whose pages were not in memory. The device was asked for the pages before a
+    /// thread waited for them.
     reads_ahead,
-    /// Fsyncs that came while another one of their descriptor was under way, and were done with
-    /// others by one call.
+    /// Fsyncs that shared the call of another fsync. They had come while an earlier fsync of their
+    /// descriptor was under way.
     syncs_together,
-    /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.
+    /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell
+    /// (NUMA node, last-level cache or core).
     submissions_local,
     /// Of a placed context: requests executed, or handed to the kernel, in another cell.
     submissions_remote,
     /// Of a placed context: requests completed in the cell that serves the disk's interrupt. If
-    /// that cell is not known, in the cell that has executed them.
+    /// that cell is not known, requests completed in the cell that has executed them.
     completions_local,
     /// Of a placed context: requests completed outside the cell that serves the disk's interrupt.
     completions_remote,
@@ -155,17 +156,18 @@ impl Snapshot {
     /// Requests that were submitted, and neither executed nor cancelled. Requests of killed
     /// processes count, too, although they will never complete.
     pub fn in_flight(&self) -> u64 {
-        // The counters are read one after the other, while other threads change them.
+        // The difference may be negative: other threads change the counters while they are read.
         self.submitted.saturating_sub(self.requests().saturating_add(self.canceled))
     }
 }
 
-/// The counters of one context.
+/// The counters into which one context counts: the process's, or its own.
 #[derive(Debug)]
 pub(crate) struct Counting {
     counters: CountersOf,
     place: Option<ContextPlace>,
-    /// The counters before the context was made, if its own counts will be asked for.
+    /// The values of the process's counters when the context was made, to be subtracted later.
+    /// `None` if the context's own counts will not be asked for.
     before: Option<Box<Snapshot>>,
 }
 
@@ -201,8 +203,8 @@ impl Counting {
         Some(Self { counters: CountersOf::Process(counters), place, before })
     }
 
-    /// What the context has counted, if that was wanted. Contexts that share the counters are
-    /// included.
+    /// What was counted since the context was made, if that was wanted. Counts of other contexts
+    /// that share the counters are included.
     pub(crate) fn read(&self) -> Option<Snapshot> {
         let now = Counters::read(self);
         match &self.counters {

@@ -56,7 +56,8 @@ pub(crate) fn fence_behind_exchange() {
 pub(crate) fn this_thread() -> usize {
     #[cfg(loom)]
     {
-        // In a model, each call gives another number, so no thread finds a sleep of its own.
+        // In a model, each call gives another number: no sleep counts as an earlier one of the same
+        // thread.
         static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(2);
         NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }

@@ -221,8 +221,8 @@ impl<T: Send + Sync> Table<T> {
     /// The value of a handle. `None`: there is none, or it was removed.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        // The two cases differ in the pin only. A function that made the value in one of them would
-        // pass the result through memory in both.
+        // The two cases differ in the pin only, so both use the call at the end. A function that
+        // returned the value in one case would make both cases pass it through memory.
         let pin = match hazard::free() {
             Some(word) => Pin::word(word, handle),
             None => self.count(handle),

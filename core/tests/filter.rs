@@ -173,7 +173,7 @@ fn child(what: &str) {
     unsafe { libc::_exit(0) };
 }
 
-/// The program's own calls.
+/// The calls that the test program itself makes, and not the engine.
 const OWN: &[i64] = &[libc::SYS_exit_group, libc::SYS_fadvise64];
 
 /// A filter with one action for these calls, and another for all others. The program's own pipes
@@ -408,7 +408,7 @@ impl Check<'_> {
                 let kills = |cell: Cell| {
                     run(cell, &all_but(cell.0, group), &[], 0) == End::Killed(libc::SIGSYS)
                 };
-                // Some calls are made in most runs only.
+                // Not every run makes each call.
                 let is_needed = (0..TRIES).any(|_| row.cells().any(kills));
                 let complaint = || format!("{}: nobody calls {group:?}", row.names);
                 (!is_needed).then(complaint).into_iter().collect()

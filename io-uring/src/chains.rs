@@ -57,7 +57,7 @@ pub(crate) struct Chains {
     held: VecDeque<Held>,
     /// Requests of chains that may start, and have not ended.
     running: u32,
-    /// A drained chain may start: later ones wait until it has ended.
+    /// A drained chain was let through. Later chains wait until it has ended.
     barrier: bool,
     /// First requests of chains, which start in this batch.
     starts: VecDeque<u32>,
@@ -217,7 +217,7 @@ impl Chains {
         }
     }
 
-    /// Removes the first request of a chain that waits. It never starts.
+    /// Removes the first waiting chain, and returns its first request. The chain never starts.
     pub(crate) fn pop_held(&mut self) -> Option<u32> {
         self.held.pop_front().map(|chain| chain.head)
     }

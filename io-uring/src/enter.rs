@@ -107,7 +107,7 @@ unsafe fn enter_ring(
 ) -> Result<i32, i32> {
     let core = &ring.core;
     check(core, count, flags)?;
-    // A ring that polls takes all entries, and returns the number that was asked for.
+    // With SQPOLL, the call submits all entries, and returns the number that was asked for.
     let (polls, submitted) = (core.has(setup::SQPOLL), count);
     let count = match () {
         () if !polls => count,
@@ -115,11 +115,11 @@ unsafe fn enter_ring(
         () => 0,
     };
     let asks = flags & enter::GETEVENTS != 0;
-    // A call with nothing to do is made to collect completions, unless they wait for GETEVENTS.
+    // A call that submits nothing collects completions. With DEFER_TASKRUN, only GETEVENTS does.
     let is_empty = submitted == 0 && !core.has(setup::DEFER_TASKRUN);
     core.look_at_polls(if asks { min == 0 } else { is_empty }, count);
     if count > 0 {
-        // Requests of a poller do not end with a thread of the program.
+        // With SQPOLL, the end of the calling thread does not cancel the requests.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
         let engine = ring.engine()?;
         let _entered = core.entered();

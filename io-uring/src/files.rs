@@ -107,7 +107,8 @@ impl<T> Slots<T> {
     }
 }
 
-/// A registered buffer. It is not pinned: the memory that is mapped there counts.
+/// A registered buffer: a range of addresses. Its pages are not pinned. A transfer uses the memory
+/// that is mapped there at that time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) at: u64,

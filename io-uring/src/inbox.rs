@@ -125,7 +125,7 @@ mod loom_models {
             self.read.try_lock().ok()
         }
 
-        /// As `Core::hold`.
+        /// As `Locked::give_back`.
         fn hold<'a>(&'a self, mut read: MutexGuard<'a, Vec<u32>>, looks_again: bool) {
             loop {
                 read.extend(self.inbox.take());

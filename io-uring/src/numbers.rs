@@ -1,4 +1,4 @@
-//! Maps by numbers that no attacker chooses: descriptors, places, addresses. The standard maps'
+//! Maps by numbers that no attacker chooses: descriptors, keys, addresses. The standard maps'
 //! hashing would take longer than the work on the entries.
 
 use std::collections::HashMap;

@@ -10,7 +10,7 @@ use uringlet::front::descriptors::Next;
 
 use crate::service;
 
-/// Exports functions of a descriptor, and finds the definitions that they call.
+/// Exports functions that read from a descriptor, and finds the C library's definitions of them.
 macro_rules! look_first {
     ($($name:ident $text:literal ($($argument:ident: $type:ty),*))*) => {
         $(
@@ -22,7 +22,8 @@ macro_rules! look_first {
                 if service::is_busy() {
                     front::enter(|| service::look(fd));
                 }
-                // SAFETY: the C library's, called as its caller called us. errno is its own.
+                // SAFETY: the C library's function, with the arguments of the caller. It sets errno
+                // itself.
                 unsafe {
                     std::mem::transmute::<*mut c_void, Function>(next::$name.get())(
                         fd, $($argument),*

@@ -47,7 +47,8 @@ macro_rules! changes_rights {
                 DIFFER.store(true, Ordering::Relaxed);
             }
             let next = front::enter(|| $next.get());
-            // SAFETY: the C library's, called as its caller called us. errno is its own.
+            // SAFETY: the C library's function, with the arguments of the caller. It sets errno
+            // itself.
             unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) }
         }
     };

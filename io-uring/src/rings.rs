@@ -13,7 +13,7 @@ use crate::ring::{self, Core, Peer, Registry};
 use crate::tuning::WATCHED_RINGS;
 use crate::{service, sys};
 
-/// The numbers in one part of the map, and the number of parts.
+/// How many descriptor numbers one of `Rings::parts` maps, and the number of parts.
 const PART: usize = 1024;
 const PARTS: usize = 1024;
 
@@ -22,18 +22,19 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 /// A ring, as a lookup by its descriptor finds it.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// The handle of the ring in the table, beside its descriptors.
+    /// The ring's handle in `Rings::table`. `Rings::parts` maps its descriptor numbers to this
+    /// handle.
     pub(crate) handle: usize,
     pub(crate) core: Arc<Core>,
-    /// The engine for the ring's requests. `None` while this process has submitted nothing to a
-    /// ring of its parent.
+    /// The engine for the ring's requests. Not set in a ring inherited from an ancestor process,
+    /// until this process first needs the engine.
     instance: OnceLock<Arc<Instance>>,
     making: Mutex<()>,
     /// The number of the program's descriptors for it.
     numbers: AtomicU32,
     /// The id of the ring's eventfd in `/proc/self/fdinfo`.
     id: u64,
-    /// The number of threads that have registered it.
+    /// The number of registrations by threads (`IORING_REGISTER_RING_FDS`).
     registered: AtomicU32,
     pages: Mutex<Option<Pages>>,
 }
@@ -87,7 +88,7 @@ pub(crate) fn get(fd: i32) -> Option<Pinned<'static, Ring>> {
     rings.table.get(rings.handle(fd)?)
 }
 
-/// All rings of this process, in the form in which a ring asks about other rings.
+/// All rings of this process, as the [`Registry`] through which a ring finds other rings.
 #[derive(Debug)]
 pub(crate) struct AllRings;
 
@@ -114,7 +115,7 @@ pub(crate) fn has(fd: i32) -> bool {
     RINGS.current().is_some_and(|rings| rings.handle(fd).is_some())
 }
 
-/// A ring of an ancestor process that a descriptor names: from now on it is this process's, too.
+/// Finds the ring of an ancestor process that a descriptor names, and publishes it in this process.
 ///
 /// # Errors
 /// `-EACCES` for a ring with restrictions; `-EINVAL` in a thread with a descriptor table of its
@@ -145,7 +146,7 @@ pub(crate) fn inherit(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
     Ok(None)
 }
 
-/// Did this number name a ring of an ancestor process?
+/// Did this number name a ring of an ancestor process before the fork(2)?
 pub(crate) fn may_be_inherited(fd: i32) -> bool {
     RINGS.inherited().any(|rings| rings.handle(fd).is_some())
 }
@@ -176,7 +177,8 @@ pub(crate) fn duplicated(fd: i32, other: i32) {
     }
 }
 
-/// A number that no visible call has made may still be a ring's: a copy of its descriptor.
+/// Finds the ring of a descriptor that was duplicated without this library noticing, for example by
+/// a system call instruction. Compares the ids of eventfds.
 pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
     let rings = RINGS.current()?;
     let id = sys::eventfd_id(fd)?;
@@ -234,7 +236,7 @@ pub(crate) fn is_polled(fd: i32) {
         POLLED.store(true, Ordering::Relaxed);
         ring.core.told.store(true, Ordering::Relaxed);
         ring.core.watch_for_ever(fd);
-        // Reaped completions are not reported any more.
+        // Completions that were reaped before must not keep the descriptor readable.
         ring.core.freshen();
     }
 }
@@ -266,10 +268,10 @@ impl Watched {
     #[inline]
     pub(crate) fn end(self) {
         for &ring in &self.rings[..self.count] {
-            // errno is the call's.
+            // `front::enter` keeps the errno that the call has set.
             front::enter(|| {
-                // SAFETY: made by `add`, and taken back once: the thread that has this value calls
-                // it last.
+                // SAFETY: made by `add`. Each pointer is taken back once, because the waiting
+                // thread calls `end` once, and `add` never afterwards.
                 unsafe { Arc::from_raw(ring) }.unwatch();
             });
         }
@@ -345,7 +347,8 @@ fn remove(rings: &Rings, handle: usize) {
     });
     let Removed::Value(ring) = removed else { return };
     if let Some(pages) = ring.pages.lock().ok().and_then(|mut pages| pages.take()) {
-        // SAFETY: of this table; the ring was removed, and the pages have nothing but its address.
+        // SAFETY: pages of this table. The ring was removed from their address, and nothing uses
+        // their memory.
         unsafe { rings.table.free(pages) };
     }
     if let Some(instance) = ring.instance() {
@@ -407,7 +410,7 @@ pub(crate) fn is_unregistered(handle: usize) {
     }
 }
 
-/// Has this process no ring?
+/// Has this process published no ring so far?
 #[inline]
 pub(crate) fn none() -> bool {
     RINGS.current().is_none()

@@ -28,7 +28,7 @@ use self::seat::Seat;
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     state: Mutex<Groups>,
-    /// Held by the thread that takes events, until the rings have been told.
+    /// Held by the thread that takes events, until it has reported them to the rings.
     takes: Mutex<Vec<libc::epoll_event>>,
     /// As [`Groups::live`], for threads that only ask whether there are any.
     live: AtomicUsize,
@@ -57,7 +57,7 @@ static SERVICE: PerProcess<Service> = PerProcess::new();
 
 /// The service of this process, if any poll is watched, or an event is still to be reported.
 fn busy() -> Option<&'static Service> {
-    // The order matters: the last one-shot poll is removed when its event is taken.
+    // `live` is read first: for the last one-shot poll, `tells` is set before `live` becomes 0.
     let is_busy = |service: &&Service| {
         service.live.load(Ordering::Acquire) > 0 || service.tells.load(Ordering::Acquire)
     };
@@ -129,8 +129,8 @@ pub(crate) fn look(fd: i32) {
     }
 }
 
-/// A transfer on this descriptor has succeeded, so these events were true. An event that came after
-/// [`look`] can no longer be found: one-shot polls get it from here.
+/// A transfer on this descriptor has succeeded, so these events were true. If one came after
+/// [`look`], the transfer may have consumed it: this reports it to one-shot polls.
 pub(crate) fn went_through(fd: i32, events: u32) {
     let Some((service, state)) = free(busy()) else { return };
     let has_polls = state.has_polls(state.open.get(&fd), events);
@@ -180,7 +180,8 @@ pub(crate) fn rise() {
     }
 }
 
-/// Calls on sockets were made, and more are to come: the thread that makes them has not left.
+/// A thread makes further calls on sockets for events that it has taken. The poll thread sees by
+/// this that the thread is still active.
 pub(crate) fn goes_on() {
     if let Some(service) = SERVICE.current() {
         service.seat.goes_on();
@@ -220,7 +221,7 @@ pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
 /// The program is about to close descriptors: polls on their numbers get duplicates, and
 /// registrations without polls end.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
-    // Registrations stay where there are no polls.
+    // Also if no poll is watched: registrations may stay without polls.
     let Some((_, mut state)) = free(SERVICE.current()) else { return };
     let Ok(epoll) = state.epoll() else { return };
     if fds.start() == fds.end() {
@@ -284,7 +285,7 @@ impl Service {
         let (round, groups) = (state.round, std::mem::take(&mut state.trusted));
         state.round = round.wrapping_add(1);
         drop(state);
-        // Other threads have the lock in between.
+        // Other threads can take the lock between two groups.
         for token in groups {
             let odd = self.lock().confirm(token, round);
             if let Some(fd) = odd {
@@ -334,8 +335,8 @@ impl Service {
         }
     }
 
-    /// Do waiters leave the event to the thread? While waiters come and go, that is unknown.
-    /// `seen`: the number of waiters at the last call.
+    /// Do waiting threads leave the event to the poll thread? This waits while they come and go,
+    /// because the answer is unknown then. `seen`: the value of `Seat::turns` at the last call.
     fn is_left_to_the_thread(&self, epoll: i32, seen: &mut u32) -> bool {
         loop {
             let before = std::mem::replace(seen, self.seat.turns());
@@ -358,7 +359,8 @@ impl Service {
         self.take_with(None)
     }
 
-    /// Also tells polls of a number that these events were true.
+    /// As [`take`](Self::take). `passed`: a descriptor number, and events that were true. The
+    /// one-shot polls of that number get these events, too.
     fn take_with(&self, mut passed: Option<(i32, u32)>) -> bool {
         let mut has_told = false;
         if TAKES.get() != Takes::No {
@@ -382,7 +384,7 @@ impl Service {
         let mut events = lock(&self.takes);
         events.resize(EVENTS, libc::epoll_event { events: 0, u64: 0 });
         let Ok(epoll) = self.lock().epoll() else { return after };
-        // A group is among the events once.
+        // Each group has at most one event, so that this number of rounds is enough.
         for _ in 0..=self.live.load(Ordering::Relaxed) / EVENTS {
             let count = sys::epoll_wait_now(epoll, &mut events);
             let events = &events[..usize::try_from(count).unwrap_or(0)];

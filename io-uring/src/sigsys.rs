@@ -1,24 +1,24 @@
-//! Signal sets for waits, without SIGSYS if that may be this library's. A thread that blocks SIGSYS
-//! would be killed by it.
+//! Signal sets for waits. SIGSYS is left out if this library may use it (`trap`). If a thread
+//! blocks SIGSYS, a trapped call ends the process.
 #![allow(unsafe_code)]
 
 use uringlet::front::env::{self, Trap};
 use uringlet::front::memory::accessible_now;
 use uringlet::front::waits::SignalSet;
 
-/// May SIGSYS be this library's, now or later? Then no thread may block it.
+/// May this library use SIGSYS, now or later? Then no thread may block the signal.
 #[inline]
 pub(crate) fn may_trap() -> bool {
     env::trap() != Trap::Never
 }
 
-/// The kernel's form of a set, without SIGSYS if that may be this library's.
+/// The kernel's form of a set, without SIGSYS if this library may use that signal.
 pub(crate) fn mask_of_wait(set: u64) -> u64 {
     if may_trap() { set & !(1 << (libc::SIGSYS - 1)) } else { set }
 }
 
 /// A set for a waiting function of the C library: the same, or one in `place` without SIGSYS if
-/// that may be this library's. The function refuses a set that cannot be read.
+/// this library may use that signal. The function refuses a set that cannot be read.
 ///
 /// # Safety
 /// As the function: null, or a set.

@@ -12,14 +12,14 @@ use uringlet::front::note::OWNER;
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::front::syscall::NEXT;
 
-/// The instructions that a loaded object contains.
+/// The system calls that a loaded object makes by its own instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sites {
-    /// io_uring_enter(2), which is not seen.
+    /// The object calls io_uring_enter(2), and this library does not see these calls.
     pub(crate) enters: bool,
-    /// Any of io_uring's calls.
+    /// The object makes any of io_uring's calls.
     rings: bool,
-    /// Calls that wait for descriptors, or have others wait for them.
+    /// The object makes calls that wait for descriptors, or add descriptors to an epoll.
     pub(crate) polls: bool,
 }
 
@@ -57,7 +57,8 @@ pub(crate) fn look_at_program() {
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(&mut look).cast()) };
 }
 
-/// Called before a ring is set up.
+/// Searches the loaded objects, unless none was added since the last search. Called before a ring
+/// is set up.
 pub(crate) fn look() -> Sites {
     let known = KNOWN.load(Ordering::Relaxed);
     let mut look = Look { adds: 0, known, found: Sites::default(), is_short: false };
@@ -79,7 +80,7 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     if seen.adds == seen.known >> BITS {
         return 1;
     }
-    // SAFETY: as many headers.
+    // SAFETY: dl_iterate_phdr(3) passes the address and the number of the headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     // SAFETY: the headers of a loaded object, and where it was loaded.
     if unsafe { has_note_of_ours(info.dlpi_addr as usize, headers) } {
@@ -103,7 +104,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         // SAFETY: a segment that is loaded and can be read.
         let text = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
         let Sites { enters, polls, rings } = sites(text);
-        // SAFETY: as above. What a library that is unloaded has left is not asked for again.
+        // SAFETY: as above. dl_iterate_phdr(3) keeps the object loaded until this returns, and its
+        // text is not read later.
         let covers = |covers: &Covers| unsafe { covers(&(at..at + len), rings, is_program) };
         let covered = COVERS.get().is_some_and(covers);
         seen.found.enters |= enters && !covered;

@@ -78,7 +78,7 @@ pub(crate) struct Socket {
     pub(crate) bundle: Option<Bundle>,
     /// The group has no buffers behind those of the bundle.
     is_last: AtomicBool,
-    /// A multishot call ends when this many bytes have come; 0: it goes on.
+    /// The number of bytes after which a multishot call ends; 0: there is no limit.
     pub(crate) bytes_left: AtomicU64,
     /// The registered buffer that the data is sent from.
     pub(crate) buffer_index: Option<u16>,
@@ -90,9 +90,9 @@ pub(crate) struct Socket {
     buffer: [AtomicU64; 2],
     /// What is known about the data after a completion: a [`Rest`].
     rest: AtomicU32,
-    /// The number of completions so far.
+    /// The number of completions so far, without those after which no data was left.
     rounds: AtomicU32,
-    /// A multishot call has made its last completion.
+    /// The present completion of a multishot call is its last one.
     ended: AtomicBool,
     /// Bytes that were transferred, of a transfer that has to be complete (`MSG_WAITALL`).
     done: AtomicUsize,
@@ -189,7 +189,7 @@ impl Socket {
         }
     }
 
-    /// The group has no buffer for the next try, or does not exist.
+    /// Notes for the next try that the group has no buffer, or does not exist.
     pub(crate) fn lacks_buffer(&self, has_group: bool) {
         let is_known_missing = !has_group && (self.commits() || self.bundle.is_some());
         let errno = if is_known_missing { -libc::ENOENT } else { -libc::ENOBUFS };
@@ -229,7 +229,8 @@ impl Socket {
         Some(if wanted == 0 || left == 0 { wanted.max(left) } else { wanted.min(left) })
     }
 
-    /// Does a bundle whose buffers have `bytes` bytes, exactly its length, take further buffers?
+    /// Have the taken buffers exactly the number of bytes that a bundle has asked for? Then it
+    /// takes further buffers, except in a call with several completions.
     pub(crate) fn exceeds(&self, bytes: u64) -> bool {
         !self.goes_on && bytes > 0 && bytes == self.wanted()
     }
@@ -266,12 +267,13 @@ impl Socket {
         }
     }
 
-    /// The number of completions so far.
+    /// Counts a completion. Returns the number of counted completions.
     pub(crate) fn rounds(&self) -> u32 {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// For streams the kernel says how much data is left. A file that is read is always polled.
+    /// What is known of the data that follows. For streams, the kernel is asked for its size. A
+    /// file that is read is polled each time.
     fn look_for_rest(&self, fd: i32) -> Rest {
         const KNOWN: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         let option = |which| sockets::option(fd, which).unwrap_or(-1);
@@ -292,7 +294,7 @@ impl Socket {
         }
     }
 
-    /// The thread that waits for the call, if the call needs one of its own.
+    /// The wait in a separate thread, if the call needs one.
     pub(crate) fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
         if let Ask::Other(other) = &self.ask { Arc::clone(other).sleeper() } else { None }
     }
@@ -649,7 +651,7 @@ impl Drop for Alone {
     }
 }
 
-/// Is the name a path name of a socket (unix(7))?
+/// Is this a name of a Unix socket (unix(7)), which may be a path?
 fn is_path(name: &[u8]) -> bool {
     name.get(..2).is_some_and(|family| family == (libc::AF_UNIX as u16).to_ne_bytes())
 }

@@ -153,7 +153,8 @@ pub(crate) fn eventfd() -> i32 {
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as i32 }
 }
 
-/// What /proc says of a descriptor under this name.
+/// The value of a line of `/proc/thread-self/fdinfo` for this descriptor. The line begins with
+/// `name`.
 fn told_of<T: std::str::FromStr>(fd: i32, name: &str) -> Option<T> {
     let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
@@ -349,7 +350,7 @@ pub(crate) fn now(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time of CLOCK_MONOTONIC that corresponds to a time of a clock now. A relative time begins
+/// The deadline in nanoseconds of CLOCK_MONOTONIC, for a time of `clock`. A relative time begins
 /// now.
 pub(crate) fn deadline(time: u64, clock: libc::clockid_t, absolute: bool) -> u64 {
     let left = if absolute { time.saturating_sub(now(clock)) } else { time };
@@ -375,7 +376,8 @@ pub(crate) fn thread_id() -> i32 {
 fn ask_thread_id() -> i32 {
     // SAFETY: takes nothing.
     let id = unsafe { call!(gettid) as i32 };
-    // Threads with a descriptor table of their own have the same generation in a child.
+    // A thread with a descriptor table of its own has the same generation as in a child process. So
+    // the id is not kept for such a thread.
     if !front::has_parted() {
         THREAD.set((front::generation(), id));
     }

@@ -36,7 +36,7 @@ extern "C" fn at_load() {
     if env::trap() == Trap::Never || crate::setup::steps_aside() {
         return;
     }
-    // The C library's text is not the program's.
+    // Finds a function of the C library, so that its text is not searched.
     uringlet::front::syscall::find_next();
     if crate::sys::has_filters() {
         // There may be a filter of the program that has started this one: it names that program's
@@ -46,9 +46,9 @@ extern "C" fn at_load() {
     sites::look_at_program();
 }
 
-/// Do the calls in this range of code reach the library, from now on at the latest? `makes_calls`:
-/// some of io_uring's were found there. `is_program`: the code is the program's own, and no
-/// library's.
+/// Makes the calls in this range of code reach the library, if `URINGLET_TRAP` asks for it. False:
+/// they do not reach it. `makes_calls`: some of io_uring's were found there. `is_program`: the code
+/// is the program's own, and no library's.
 ///
 /// # Safety
 /// The text is a loaded segment, can be read, and stays.
@@ -73,8 +73,8 @@ pub(crate) unsafe fn covers(text: &Range<usize>, makes_calls: bool, is_program: 
     is_covered
 }
 
-/// Replaces the calls of a text. Calls that are left come as signals. If signals are not possible,
-/// nothing is replaced: otherwise a part of a ring's calls would be made here.
+/// Replaces the calls of a text. Calls that are left come as signals. If calls are left and signals
+/// are not possible, nothing is replaced: otherwise only a part of a ring's calls would come here.
 ///
 /// # Safety
 /// As [`covers`].
@@ -99,7 +99,7 @@ unsafe fn comes_here(text: &Range<usize>) -> bool {
     traps(text)
 }
 
-/// Has the calls of a text come as signals.
+/// Makes the kernel send a signal for each call of a text. False: that is not possible.
 fn traps(text: &Range<usize>) -> bool {
     // The handler is installed first: a signal without one ends the process.
     let is_set = signal::handle() && filter::install(text);
@@ -109,7 +109,7 @@ fn traps(text: &Range<usize>) -> bool {
     is_set
 }
 
-/// The calls that come as signals, by their numbers.
+/// The numbers of the calls that the filter and the jumps redirect, besides mmap(2).
 const CALLS: [i64; 4] = [
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
@@ -142,7 +142,7 @@ unsafe fn make(number: i64, arguments: [usize; 6]) -> isize {
 /// close(2) as in the kernel: it is no cancellation point.
 fn close(fd: i32) -> isize {
     front::enter_whole(|| {
-        // The first definition: other drop-ins may have requests on the number, too.
+        // Calls the first definition, because other drop-ins may have requests on the number, too.
         // SAFETY: the number is the program's to close.
         let closed = unsafe { libc::close(fd) };
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);

@@ -19,8 +19,8 @@ pub(crate) const FLUSH_AFTER_NS: u64 = 1_000_000;
 
 // The number of tries, with a pause that grows between two.
 
-/// Tries to submit in a ring of several processes. Threads of this process have finished long
-/// before; another process may write anything.
+/// Tries to submit while others take the next entry. Threads of this process stop far earlier.
+/// Another process may change the shared words without end.
 pub(crate) const SUBMIT_TRIES: u32 = 1_000;
 /// Tries to cancel a request that is on its way to the engine.
 pub(crate) const CANCEL_TRIES: u32 = 10_000;
@@ -49,7 +49,8 @@ pub(crate) const VAIN_TRIES: u32 = 8;
 /// After this many tries in vain, a send waits in a thread: the receiver of a message may be full
 /// although the socket itself is ready.
 pub(crate) const VAIN_SENDS: u32 = 8;
-/// After tries in vain, up to this many receives from a socket are left to its events untried.
+/// After tries in vain, up to this many receives in a row wait for an event of their socket without
+/// a first try.
 pub(crate) const UNTRIED: u32 = 63;
 /// After this many events in a row that nothing has waited for, a socket does not stay registered.
 pub(crate) const UNCLAIMED: u32 = 2;

@@ -44,7 +44,7 @@ pub(crate) fn read<T: Plain>(at: usize) -> Result<T, i32> {
 /// As [`read`], but a page that was accessible once is assumed to stay so, without a system call.
 pub(crate) fn read_known<T: Plain>(at: usize) -> Result<T, i32> {
     if accessible(at, size_of::<T>(), false) {
-        // SAFETY: as above, by what was known.
+        // SAFETY: the memory was readable at the last check, and any bytes make a value.
         Ok(unsafe { (at as *const T).read_unaligned() })
     } else {
         Err(-libc::EFAULT)

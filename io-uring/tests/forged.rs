@@ -76,7 +76,7 @@ fn calls_that_are_trapped_are_served() {
     }
 }
 
-/// The test covers what this program has in common with programs for io_uring.
+/// The program also passes on the kernel's io_uring, so its checks are right.
 #[test]
 fn the_program_for_traps_is_right_on_the_kernel() {
     let test = "the_program_for_traps_is_right_on_the_kernel";

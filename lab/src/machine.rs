@@ -35,7 +35,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Asks the kernel; an unknown value is empty or 0.
+    /// Asks the kernel. An unknown value is empty or 0; the CPU is then `unknown CPU`, and the
+    /// number of CPUs is 1.
     pub fn look() -> Self {
         let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
@@ -124,7 +125,7 @@ pub fn cpu_ticks(stat: &str) -> impl Iterator<Item = (&str, Ticks)> {
     })
 }
 
-/// The differences between two samples of the machine.
+/// The differences between two samples of the counters.
 pub fn ticks_between(before: &Ticks, after: &Ticks) -> Ticks {
     std::array::from_fn(|at| after[at].saturating_sub(before[at]))
 }

@@ -19,7 +19,7 @@ pub fn refusal(reason: impl Display) -> anyhow::Error {
     Refusal(reason.to_string()).into()
 }
 
-/// Was it made by [`refusal`]?
+/// Was the error made by [`refusal`]?
 pub fn is_refusal(error: &anyhow::Error) -> bool {
     error.is::<Refusal>()
 }

@@ -76,8 +76,8 @@ impl Forbidden {
         }
     }
 
-    /// A filter cannot read clone3's structure, so the C library is sent back to clone (as Docker
-    /// does).
+    /// Does clone3 fail with ENOSYS? A filter cannot read its structure. So the C library calls
+    /// clone instead, whose flags a filter can read (Docker does the same).
     fn hides_clone3(self) -> bool {
         matches!(self, Self::Threads | Self::Docker)
     }

@@ -66,7 +66,7 @@ fn file_size(text: &str) -> Result<u64, String> {
     if bytes < SMALLEST { Err("expected at least 1M".into()) } else { Ok(bytes) }
 }
 
-/// An open file, twice.
+/// A file that is open twice: through the page cache, and past it.
 pub struct Scratch {
     /// The file, open through the page cache.
     pub buffered: File,
@@ -74,7 +74,7 @@ pub struct Scratch {
     pub direct: Result<File, String>,
     /// Bytes to use, from the beginning on.
     pub size: u64,
-    /// The place of the folder, in words.
+    /// The name of an existing file, or the folder of a scratch file, as a text.
     pub description: String,
     /// The user's own file, which has to be handled with care.
     pub existing: bool,
@@ -179,7 +179,7 @@ impl Scratch {
         })
     }
 
-    /// The place and the size of the file, as a line for people.
+    /// The description and the size of the file, as a line for people.
     pub fn line(&self) -> String {
         format!("{}, {}", self.description, size::long(self.size))
     }
@@ -191,7 +191,7 @@ impl Scratch {
     pub fn descriptors(&self) -> std::io::Result<usize> {
         let own = self.buffered.metadata()?;
         let same = |entry: std::io::Result<std::fs::DirEntry>| {
-            // The descriptor that lists the folder is closed by the time its target is read.
+            // The descriptor that lists the folder is an entry, too, but of another file.
             let found = entry.and_then(|entry| std::fs::metadata(entry.path()));
             found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
         };
@@ -252,8 +252,8 @@ impl Scratch {
         let _ = self.advise(Advice::Random);
     }
 
-    /// The share of the first `len` bytes, at least 1, that is in the page cache: 0 to 1
-    /// (mincore(2)).
+    /// The share of the first `len` bytes that is in the page cache: 0 to 1 (mincore(2)). `len` is
+    /// at least 1.
     ///
     /// # Errors
     /// The file cannot be mapped.

@@ -51,7 +51,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| expected())
 }
 
-/// `4k`, `256M`: exact if a unit divides the size, in the form that [`parse`] reads.
+/// `4k`, `256M`: the exact size in the form that [`parse`] reads, with a unit if one divides it.
 pub fn short(bytes: u64) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M"), (10, "k")];
     match units.iter().find(|(shift, _)| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift)) {
@@ -60,7 +60,7 @@ pub fn short(bytes: u64) -> String {
     }
 }
 
-/// `3.9 GiB`: three significant digits.
+/// `3.90 GiB`: three digits.
 pub fn long(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
@@ -93,7 +93,7 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// Three significant digits, and never an exponent.
+/// Three digits, and more from 1,000 on; never an exponent.
 pub fn digits(value: f64) -> String {
     match value {
         v if v < 9.995 => format!("{v:.2}"),

@@ -6,9 +6,10 @@
 //! by the distribution of Mann and Whitney's U. (Hollander, Wolfe, Chicken: Nonparametric
 //! Statistical Methods, sections 3.3 and 4.3.)
 //!
-//! Neither verdict assumes a distribution of the noise. A run that repeats rounds until the
-//! interval is narrow uses its width only ([`Interval::is_known`], [`Interval::is_settled`]).
-//! Stopping at a welcome verdict would find differences where there are none.
+//! Neither verdict assumes a distribution of the noise. Rounds are repeated until the interval is
+//! narrow ([`Interval::is_known`]), whatever the ratio is. [`Interval::is_settled`] only says which
+//! ratios get rounds first. Stopping at a welcome verdict would find differences where there are
+//! none.
 
 use crate::bench::median;
 use serde::Serialize;
@@ -16,12 +17,12 @@ use std::f64::consts::LN_2;
 
 /// A ratio is known if its interval is at most this wide to each side.
 pub const PRECISION: f64 = 0.03;
-/// A smaller difference does not count. The margin is wider than [`PRECISION`]: the class of a
-/// ratio near the margin is chance.
+/// A smaller difference does not count. The margin is wider than [`PRECISION`], because noise alone
+/// decides the class of a ratio near the margin.
 pub const MARGIN: f64 = 0.05;
 /// The probability that an interval misses the true value, both sides together.
 const MISSES: f64 = 0.05;
-/// Fewer paired rounds are not judged while more are possible.
+/// Rounds are repeated until there are at least this many paired rounds, if the time suffices.
 pub const LEAST_ROUNDS: usize = 10;
 /// Distributions are exact for samples up to this size, and normal beyond.
 const EXACT: usize = 50;
@@ -43,7 +44,7 @@ pub enum Class {
     /// The ratio is known, and less than [`MARGIN`] from 1.
     Level,
     Worse,
-    /// The interval contains 1, and is wider than the margin.
+    /// The interval is too wide for any other class.
     Unknown,
 }
 
@@ -203,8 +204,8 @@ enum Distribution {
     },
 }
 
-/// The number of values of a sorted list that are outside of the interval at one end. With at most
-/// this probability, the statistic is less than that number. None if it never is.
+/// The number of values of a sorted list that are outside of the interval at one end. The statistic
+/// is at most that number with at most this probability. None if even 0 is more probable.
 fn skipped_of(probability: f64, distribution: impl Fn() -> Distribution) -> Option<usize> {
     match distribution() {
         Distribution::Exact(ways, all) => {

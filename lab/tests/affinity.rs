@@ -70,7 +70,7 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     }
 }
 
-/// The loop devices that this process's programs would leave behind.
+/// The files of the loop devices that the run with this process ID has left behind.
 fn loop_devices_of(process: u32) -> Vec<String> {
     let of_device = |entry: std::io::Result<std::fs::DirEntry>| {
         std::fs::read_to_string(entry.unwrap().path().join("loop/backing_file")).ok()

@@ -1,5 +1,5 @@
-//! The calls that close descriptors. Before a number is closed, requests that still wait for it are
-//! handled.
+//! The calls that close or replace descriptors. Before a number is closed, requests on it are
+//! executed, or get a duplicate of the descriptor.
 
 use std::ffi::{c_int, c_long};
 
@@ -48,7 +48,7 @@ mod tests {
             assert_eq!(_io_setup(4, &raw mut handle), 0);
             assert_eq!(_io_submit(handle, 1, list.as_ptr()), 1);
         }
-        // The poller has a descriptor of the engine's own.
+        // The poller, a thread of the engine, has a descriptor of its own.
         let own = uringlet::front::own_descriptor_in(0..=i32::MAX).expect("there is one");
         let other = writer.as_raw_fd();
         // SAFETY: of the program's descriptors none is closed.

@@ -50,7 +50,8 @@ pub(crate) unsafe fn get_events(
     // io_destroy(2) would wait for this thread.
     let instance = Arc::clone(&context.instance);
     drop(context);
-    // There are never more events than the ring has room for.
+    // The ring never has more events than its room. A larger minimum is reduced to one more than
+    // the room, which is never reached either.
     let reachable = min.min(instance.room() as u32 + u32::from(min as usize > instance.room()));
     let writable = |first: u32, count: u32| {
         let at = events.wrapping_add(first as usize);

@@ -72,11 +72,11 @@ pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
     CONTEXTS.current()?.get_again(handle)
 }
 
-/// The number of places of the kernel's ring for `entries` requests, and the number of requests
-/// that it accepts.
+/// The number of event places in the ring of a context for `entries` requests, and the number of
+/// requests that the context accepts.
 fn ring_size(entries: u32) -> (u32, u32) {
-    // As in the kernel: whole pages, with room for every CPU to reserve some requests, in four
-    // batches each.
+    // As in the kernel: the ring has whole pages. CPUs reserve requests in batches, of which there
+    // are four for each CPU.
     // SAFETY: asks for a number.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     let batches = usize::try_from(cpus).unwrap_or(1).max(1) * 4;
@@ -147,8 +147,8 @@ impl RingMemory for RingPages {}
 impl Drop for RingPages {
     fn drop(&mut self) {
         if let Some(pages) = self.pages.take() {
-            // SAFETY: of this table; the context was removed, or not published, or it would have a
-            // share of the instance, and with it of this.
+            // SAFETY: pages of this table. A published context has a share of the instance, which
+            // owns this value. So no context is published under the pages' address.
             unsafe { self.table.free(pages) };
         }
     }

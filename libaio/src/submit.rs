@@ -121,8 +121,8 @@ fn translate(
     context.user.uses(fd);
     let tells = iocb.flags & abi::FLAG_RESFD != 0;
     let notify = if tells { check_eventfd(context, iocb.resfd as i32, eventfd)? } else { -1 };
-    // A read or write of one buffer is usual. The rest has a function of its own, which is not
-    // inlined.
+    // A read or write of one buffer is usual. Other operations have a function of their own, which
+    // is not inlined.
     let sqe = match iocb.opcode {
         abi::CMD_PREAD | abi::CMD_PWRITE => plain(iocb, fd, hints)?,
         _ => other(iocb, fd, hints)?,
@@ -234,7 +234,8 @@ fn in_range(iocb: &Iocb, bytes: u64) -> bool {
     iocb.offset >= 0 && iocb.offset.checked_add(bytes as i64).is_some()
 }
 
-/// Refuses or ignores an offset, after asking the kernel about the file that the number names now.
+/// Refuses, ignores or accepts an unusual offset, after asking the kernel about the file that the
+/// number names now.
 #[cold]
 fn unusual_offset(iocb: &Iocb, write: bool, bytes: u64) -> Result<u64, i32> {
     let descriptor = Descriptor::fresh(iocb.fildes as i32)?;

@@ -188,7 +188,8 @@ programs! {
     vfork,
 }
 
-/// An engine thread signals requests that nobody waits for.
+/// On this engine, a thread of the engine counts up the eventfds of requests if no thread of the
+/// program waits.
 #[test]
 fn on_the_engine_posix_aio() {
     for name in ["eventfd", "eventfd_full", "ring", "read_write"] {

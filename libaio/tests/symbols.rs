@@ -27,7 +27,7 @@ fn soname(library: &str) -> String {
     line.expect("a SONAME").trim().to_owned()
 }
 
-/// The version names that a library defines, each with the one that it depends on.
+/// The version names that a library defines.
 fn versions(library: &str) -> BTreeSet<String> {
     let text = output("readelf", &["-V", "--wide", library]);
     let names = text.split_whitespace().filter(|word| word.starts_with("LIBAIO_"));

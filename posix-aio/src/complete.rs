@@ -13,7 +13,8 @@ use crate::notify;
 /// Writes the result of the request whose control block is `obj`, and sends its notification.
 ///
 /// # Safety
-/// The block is in progress, `data` is the word of its list's member, and no other thread ends it.
+/// The block is in progress, `data` is the word of the request's [`Member`], and no other thread
+/// ends the request.
 #[inline]
 pub(crate) unsafe fn complete(event: &IoEvent) {
     let block = event.obj as *const Aiocb;
@@ -26,13 +27,13 @@ pub(crate) unsafe fn complete(event: &IoEvent) {
         // As in the C library: if the notification cannot be sent, the request has failed.
         Err(errno) => ((-1, errno), notify::Prepared::Nothing),
     };
-    // SAFETY: as above. Release: the result and the data. After the second store the program may do
-    // with the block what it likes.
+    // SAFETY: as above. The release makes the result and the data visible. After the second store
+    // the block is the program's again.
     unsafe {
         (*block).value.store(value, Ordering::Relaxed);
         (*block).error.store(error, Ordering::Release);
     }
     prepared.go();
-    // SAFETY: the request's, which ends here.
+    // SAFETY: the member is that of the request, which ends here.
     unsafe { Member::from_word(event.data).ended() };
 }

@@ -44,7 +44,7 @@ uringlet::note!();
 /// As [`reentry::enter`].
 #[inline(always)]
 fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
-    // SAFETY: aio_read(3) or the like was called with each, and it has not completed.
+    // SAFETY: each block was passed to aio_read(3) or the like, and its request has not completed.
     reentry::enter(body, |block| unsafe { submit::start_deferred(block) })
 }
 
@@ -140,8 +140,8 @@ unsafe extern "C-unwind" {
 }
 
 /// aio_suspend(3) is a cancellation point, as in the C library. [`pthread_cancel`] wakes the
-/// waiters, and each of them checks whether it is cancelled. Then the thread holds no lock, and
-/// this frame has nothing to drop.
+/// waiters, and each of them checks whether it is cancelled. During this check the thread holds no
+/// lock, and this frame has nothing to drop.
 ///
 /// # Safety
 /// As aio_suspend(3).

@@ -71,11 +71,12 @@ pub(crate) unsafe fn listio(
         // SAFETY: nobody else has it.
         unsafe { (*list).sigevent = None };
     }
-    // SAFETY: one of the two holds of this call, and its count.
+    // SAFETY: this call has two references to the list, and is counted once. This gives up one
+    // reference, and the count.
     unsafe { one_less(list) };
     // SAFETY: held by this call until below.
     let waited = if waits { wait(unsafe { &*list }) } else { Waited::Enough };
-    // SAFETY: the other one.
+    // SAFETY: the other reference of this call.
     unsafe { let_go(list) };
     if !waits || !started {
         return refused.map_or(Ok(0), Err);
@@ -96,11 +97,11 @@ fn wait(list: &List) -> Waited {
     let missing = || list.remaining.load(Ordering::Acquire);
     let is_last = |words: &[u64; 8], event: &IoEvent| {
         let list = Member::from_word(event.data).list();
-        // SAFETY: the list that is waited for. Its holder waits, or has left the wait by a jump and
-        // never gives it back.
+        // SAFETY: the list that the call waits for. The call keeps its reference while it waits. If
+        // a signal handler leaves the call by a jump, the reference is never dropped.
         list as u64 == words[0] && unsafe { (*list).remaining.load(Ordering::Acquire) } == 0
     };
-    // SAFETY: as said there.
+    // SAFETY: `is_last` follows only the address in `words`, as it says.
     let concern = unsafe { Concern::new(is_last, &[std::ptr::from_ref(list) as u64]) };
     let wish = WaitCondition {
         missing: &missing,

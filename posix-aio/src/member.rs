@@ -76,7 +76,7 @@ impl Member {
 }
 
 /// # Safety
-/// The caller has a reference, and is counted in `remaining`; afterwards it has and is neither.
+/// The caller has a reference, and is counted in `remaining`. This call ends both.
 #[cold]
 pub(crate) unsafe fn one_less(list: *const List) {
     // SAFETY: held by the caller.

@@ -87,7 +87,8 @@ unsafe fn make_thread(
 ) -> Result<(), c_int> {
     type Run = extern "C" fn(*mut c_void) -> *mut c_void;
     type Unwinds = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-    // SAFETY: the C library's threads can be unwound; the declaration of its function says less.
+    // SAFETY: the C library unwinds threads through such functions. Only the `libc` crate declares
+    // pthread_create(3) with functions that do not unwind.
     let run = unsafe { std::mem::transmute::<Unwinds, Run>(run) };
     let argument = Arc::into_raw(Arc::clone(gate));
     let mut thread = 0;
@@ -174,6 +175,6 @@ fn queue_signal(signo: c_int, value: usize) {
     // SAFETY: two numbers.
     let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
     let info = Info { signo, errno: 0, code: SI_ASYNCIO, pad: 0, pid, uid, value, rest: [0; 96] };
-    // SAFETY: as long, and of the same form for a signal that a process sends.
+    // SAFETY: `Info` is as long as a siginfo_t, and has its layout for signals of a process.
     front::queue_signal(signo, unsafe { &*(&raw const info).cast::<libc::siginfo_t>() });
 }

@@ -21,7 +21,7 @@ pub(crate) enum Operation {
 impl Operation {
     /// The operation of an `aio_lio_opcode`.
     pub(crate) fn of(opcode: c_int) -> Self {
-        // The C library has a flag in a higher bit.
+        // In the C library, bit 7 is a flag for 64-bit offsets.
         match opcode & 127 {
             abi::LIO_READ => Self::Read,
             abi::LIO_WRITE => Self::Write,

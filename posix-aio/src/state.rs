@@ -21,7 +21,7 @@ use crate::{complete, reentry};
 const SLOTS: u32 = 4096;
 /// The maximum number of bytes for the list of requests that a fsync waits for.
 const SYNC_BYTES: usize = 64 * 1024 + SLOTS as usize * 32;
-/// The bits of a program's address.
+/// The number of bits in an address of a program.
 const ADDRESS_BITS: u32 = 48;
 /// The maximum number of requests that the kernel has at a time. Some hosts allow Linux AIO only
 /// few requests (fs.aio-max-nr).
@@ -105,8 +105,8 @@ fn make() -> Result<&'static Process, i32> {
 }
 
 impl Process {
-    /// The mark of a control block in progress at this address. Its copies have other addresses,
-    /// and the child of a fork has another process number.
+    /// The mark of a control block in progress at this address. Copies of the block have other
+    /// addresses, and the child of a fork has another generation, so their marks differ.
     #[inline]
     pub(crate) fn mark(&self, address: usize) -> u64 {
         mark(self.generation, address)
@@ -188,7 +188,7 @@ impl Process {
         self.held_back.run(|| self.pass_on_now(), || self.can_pass());
     }
 
-    /// Is a fsync ready, or a slot free for the backlog?
+    /// Is there a free slot, and a request for it: a ready fsync, or one of the backlog?
     fn can_pass(&self) -> bool {
         let mut waiting = self.lock();
         let ready = waiting.syncs.iter_mut().any(|sync| is_ready(&self.instance, sync));
@@ -317,7 +317,7 @@ pub(crate) fn is_inherited(owner: u64, address: usize) -> bool {
         && current().is_none_or(|process| process.mark(address) != owner)
 }
 
-/// pthread_cancel(3) was called: each waiter checks whether it is meant.
+/// Wakes all waiters after a call of pthread_cancel(3). Each checks whether it is cancelled.
 pub(crate) fn disturb() {
     CANCELS.fetch_add(1, Ordering::SeqCst);
     if let Some(process) = current() {

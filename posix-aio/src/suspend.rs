@@ -30,7 +30,7 @@ struct Blocks(*const *const Aiocb, usize);
 
 impl Blocks {
     fn iter(self) -> impl Iterator<Item = *const Aiocb> {
-        // SAFETY: `suspend` passes what its caller answers for.
+        // SAFETY: the list is valid by the contract of `suspend`.
         (0..self.1).map(move |at| unsafe { self.0.add(at).read_unaligned() })
     }
 

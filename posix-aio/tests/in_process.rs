@@ -61,7 +61,7 @@ fn more_requests_than_there_are_slots_keep_their_order() {
     let new = |byte: &mut u8| block(file.as_raw_fd(), byte, 1);
     let mut blocks: Vec<aiocb> = bytes.iter_mut().map(new).collect();
     for block in &mut blocks {
-        // SAFETY: block and byte live until the end of it.
+        // SAFETY: block and byte live until the request has ended.
         assert_eq!(unsafe { _aio_write(std::ptr::from_mut(block).cast()) }, 0);
     }
     let mut sync = block(file.as_raw_fd(), std::ptr::null_mut(), 0);
@@ -80,7 +80,7 @@ fn what_waits_for_a_slot_can_be_cancelled() {
     let mut bytes = vec![0u8; MANY];
     let mut blocks: Vec<aiocb> = bytes.iter_mut().map(|byte| block(fd, byte, 1)).collect();
     for block in &mut blocks {
-        // SAFETY: block and byte live until the end of it.
+        // SAFETY: block and byte live until the request has ended.
         assert_eq!(unsafe { _aio_read(std::ptr::from_mut(block).cast()) }, 0);
     }
     // SAFETY: control blocks of ours.
@@ -133,7 +133,7 @@ fn a_signal_handler_submits_into_a_thread_that_waits() {
         let mut first = block(reader.as_raw_fd(), one.as_mut_ptr(), 1);
         let mut second = block(file.as_raw_fd(), two.as_mut_ptr(), two.len());
         SECOND.store(&raw mut second, Ordering::Release);
-        // SAFETY: block and byte live until the end of it.
+        // SAFETY: block and byte live until the request has ended.
         assert_eq!(unsafe { _aio_read((&raw mut first).cast()) }, 0);
         // SAFETY: a number.
         let waiting = unsafe { libc::pthread_self() };

@@ -8,7 +8,7 @@ mod library;
 #[path = "../../libaio/tests/support/symbols.rs"]
 mod symbols;
 
-/// The aio functions of the C library that the programs of this test use.
+/// The aio functions of the C library that this process has loaded.
 fn originals() -> BTreeSet<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let library = maps

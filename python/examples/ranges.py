@@ -5,10 +5,10 @@
 
 The file is read from the page cache (cached), from the disk into the page cache (cold), and from
 the disk past the page cache (direct). Each round runs every way once, in turn. The medians of the
-time and of the CPU time of the process are printed, in seconds. Behind each is how many times that
-of read_many it is: the median of the rounds, and where the true one lies in 95 of 100 cases. Work
-that the kernel does in threads of its own is in neither. Figures of a machine that does something
-else beside are worth nothing. aiofiles and caio are measured where they are installed; they read
+time and of the CPU time of the process are printed, in seconds. Behind each is its ratio to that of
+read_many: the median of the rounds, and an interval with the true median in 95 of 100 cases. The
+CPU time leaves out what the kernel does in its own threads. Figures are worth nothing if other
+programs run at the same time. aiofiles and caio are measured where they are installed; they read
 into memory that direct I/O does not take.
 """
 
@@ -51,7 +51,7 @@ class Job:
         return os.O_RDONLY | (os.O_DIRECT if self.direct == "require" else 0)
 
     def shares(self, count: int) -> list[range]:
-        """The rows, dealt out."""
+        """The indices of the rows, divided among ``count`` threads or tasks."""
         return [range(first, len(self.offsets), count) for first in range(count)]
 
 
@@ -103,7 +103,7 @@ def by_aiofiles(job: Job) -> None:
 
 
 def by_caio(job: Job) -> None:
-    """All are begun; each gives bytes, which are copied."""
+    """All reads are begun at once. Each returns bytes, which are copied into a row."""
     caio: Any = importlib.import_module("caio")
     fd = os.open(job.path, os.O_RDONLY)
 

@@ -23,7 +23,7 @@ const NONE_YET: i64 = i64::MIN;
 /// One request, and its result: a count, or a negative errno.
 pub(crate) struct BatchRequest {
     what: What,
-    /// A short transfer is continued with another call.
+    /// Is a short transfer continued with another call?
     is_whole: bool,
     fd: RawFd,
     pub(crate) result: i64,
@@ -42,7 +42,7 @@ pub(crate) enum What {
     Fdatasync,
 }
 
-// SAFETY: the maker of one answers for its memory, whichever thread looks at it.
+// SAFETY: `address` is used only as the contract of `execute` allows, on any thread.
 unsafe impl Send for BatchRequest {}
 
 impl BatchRequest {
@@ -106,8 +106,8 @@ thread_local! {
 }
 
 impl Own {
-    /// Takes the context of this thread out of its place. A Python signal handler that calls this
-    /// meanwhile makes another context.
+    /// Takes the context of this thread out of `OWN`. A Python signal handler that calls this
+    /// before [`Own::put_back`] makes another context.
     fn take() -> PyResult<Self> {
         let generation = uringlet::front::enter_process();
         let kept = OWN.try_with(RefCell::take).ok().flatten();
@@ -187,7 +187,7 @@ unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut P
                 Err(_) => return Stop::Failed(libc::EINVAL),
             }
         }
-        // While more requests are to come, half of them stay in flight.
+        // While more requests are to come, this waits for half of those in flight only.
         let has_more = at.has_more(requests.len());
         let min = if has_more { at.outstanding.div_ceil(2) } else { at.outstanding };
         let waited = context.wait(min, None);
@@ -220,7 +220,7 @@ pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [BatchRequest]) -> P
     let mut at = Progress::default();
     let mut raised = None;
     loop {
-        // SAFETY: the caller's contract; this does not return before nothing is outstanding.
+        // SAFETY: the buffers stay valid until this returns, and nothing is outstanding then.
         match py.detach(|| unsafe { go_on(&mut own.context, requests, &mut at) }) {
             Stop::Over => break,
             Stop::Failed(errno) => {

@@ -16,7 +16,7 @@ use uringlet::fs::{IoBuf, IoBufMut, SetLen};
 
 use crate::ready::Home;
 
-/// A `Py_buffer` at a fixed address, because the object that exports it may have stored this.
+/// A `Py_buffer` that never moves, because the object that exports it may have stored its address.
 struct View(Box<ffi::Py_buffer>);
 
 impl View {
@@ -50,7 +50,7 @@ fn memory_of(bytes: &Bound<'_, PyBytes>) -> (*mut u8, usize) {
     (address.cast(), usize::try_from(length).unwrap_or(0))
 }
 
-/// The first bytes, up to this number.
+/// The first `count` bytes: the object itself if it has no more, or else a copy.
 ///
 /// # Safety
 /// These bytes are initialized, and nobody writes to them any more.
@@ -63,7 +63,8 @@ pub(crate) unsafe fn cut(bytes: &Bound<'_, PyBytes>, count: usize) -> PyResult<P
         return Ok(bytes.clone().into_any().unbind());
     }
     let count = ffi::Py_ssize_t::try_from(count.min(length)).unwrap_or(0);
-    // SAFETY: gives a new reference, or null with an exception. The caller answers for the memory.
+    // SAFETY: gives a new reference, or null with an exception. The bytes are initialized, by the
+    // caller's contract.
     unsafe {
         let raw = ffi::PyBytes_FromStringAndSize(address.cast_const().cast(), count);
         Ok(Bound::from_owned_ptr_or_err(bytes.py(), raw)?.unbind())
@@ -195,7 +196,7 @@ static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
 fn leave(kept: Kept) {
     let left = Box::into_raw(Box::new(Left { kept, next: LEFT.load(Ordering::Relaxed) }));
     loop {
-        // SAFETY: nobody else knows it before the exchange.
+        // SAFETY: no other thread knows `left` before the exchange.
         let next = unsafe { (*left).next };
         match LEFT.compare_exchange_weak(next, left, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
@@ -247,8 +248,8 @@ impl SetLen for Target {
 impl IoBufMut for Target {
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
         let Hold { address, length, .. } = self.0;
-        // SAFETY: the hold's memory. That another thread of the program may look at it while it is
-        // read into is between the program and itself, as with `readinto`.
+        // SAFETY: the hold keeps the memory valid. The program must not use the buffer in another
+        // thread during the read, as with `readinto`.
         unsafe { std::slice::from_raw_parts_mut(address.as_ptr().cast(), length) }
     }
 }

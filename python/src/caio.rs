@@ -116,7 +116,7 @@ impl Operation {
         is_new
     }
 
-    /// The context did not accept the operation after all.
+    /// Undoes [`Operation::claim`], because the context did not accept the operation.
     fn give_back(&self) {
         let context = {
             let mut changing = lock(&self.changing);
@@ -348,7 +348,7 @@ struct Owned {
 }
 
 impl Owned {
-    /// Takes completions, `max` at most. Executes requests that do not sleep first.
+    /// Executes requests that need not sleep. Then takes completions, `max` at most.
     fn reap(&mut self, max: usize) -> VecDeque<Cqe> {
         let _ = self.context.wait(0, None);
         let mut reaped = VecDeque::new();
@@ -380,7 +380,7 @@ pub(crate) struct Context {
     delivered: AtomicU64,
 }
 
-/// [`Context`] is used after its end.
+/// The exception for a [`Context`] that is used after its end.
 fn ended() -> PyErr {
     PyRuntimeError::new_err("the context is closed")
 }
@@ -492,7 +492,7 @@ impl Context {
                 is_here.then_some(changing.ticket)
             };
             if let Some(ticket) = ticket {
-                // The operation has begun or ended: its completion follows.
+                // This fails if the operation has begun or ended. Its completion follows anyway.
                 let _ = this.canceller.cancel(ticket);
             }
         }

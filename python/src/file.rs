@@ -60,10 +60,10 @@ fn closed(result: std::io::Result<()>) -> PyResult<()> {
     }
 }
 
-/// close(2), of a number that belongs to this process.
+/// close(2), of a descriptor that the caller owns.
 fn close(fd: RawFd) -> std::io::Result<()> {
     uringlet::front::forget_descriptors(&(fd..=fd));
-    // SAFETY: nobody else has it.
+    // SAFETY: the caller owns the descriptor, so nothing else uses it.
     if unsafe { libc::close(fd) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
@@ -130,7 +130,8 @@ impl File {
         self.generation == uringlet::front::generation()
     }
 
-    /// Writes data, or as much of it as one call takes.
+    /// Writes `data`: all of it if `is_whole`, or else until a call writes less than it could.
+    /// Returns the number of bytes written, and the length of `data`.
     fn written(
         &self,
         data: &Bound<'_, PyAny>,
@@ -192,7 +193,7 @@ impl File {
     /// ``OSError`` with ``EBADF``: the descriptor is not open.
     #[staticmethod]
     fn from_fd(fd: RawFd) -> PyResult<Self> {
-        // SAFETY: asks about a number.
+        // SAFETY: only asks for the flags of a descriptor, which need not be open.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             return Err(error::os_error(libc::EBADF));
         }

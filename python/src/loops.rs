@@ -17,7 +17,8 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::buffer;
 use crate::ready::{Ready, lock};
 
-/// The receiver of an operation's end. The operation may end before anybody has asked a loop.
+/// Notes that an operation has ended, for the loop or task that awaits it. The operation may end
+/// before [`Bell::connect`] says which one that is.
 pub(crate) struct Bell {
     ticket: u64,
     ready: OnceLock<Arc<Ready>>,
@@ -103,7 +104,7 @@ fn finish(future: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// The place where somebody waits for a [`Bell`]. Dropping it ends the wait.
+/// A task's wait for a [`Bell`]. Dropping it ends the wait.
 pub(crate) enum Place {
     /// A wait in an asyncio loop, which completes a future.
     Loop(Seat),
@@ -111,14 +112,14 @@ pub(crate) enum Place {
     Trio { ready: Arc<Ready>, wait: Py<PyAny> },
 }
 
-/// A place at a loop.
+/// A future in a loop's [`Reader`]. Dropping this removes the future.
 pub(crate) struct Seat {
     reader: Py<Reader>,
     ticket: u64,
 }
 
 impl Place {
-    /// The waiting tasks, as threads of the engine see them.
+    /// The list and the eventfd by which threads of the engine end this wait.
     pub(crate) fn ready(&self) -> Arc<Ready> {
         match self {
             Self::Loop(seat) => Arc::clone(&seat.reader.get().ready),
@@ -148,7 +149,7 @@ impl Place {
         }
     }
 
-    /// The objects to which it refers.
+    /// Visits the objects that this refers to.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
             Self::Loop(seat) => visit.call(&seat.reader),
@@ -190,7 +191,7 @@ fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Read
     Ok(reader)
 }
 
-/// Has the running task wait for a bell. Returns the place, and the value of `send` for the
+/// Has the running task wait for a bell. Returns the wait, and the object that `send` passes to the
 /// scheduler.
 ///
 /// # Errors

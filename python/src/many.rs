@@ -24,7 +24,7 @@ impl Views {
         assert!(self.0.len() < self.0.capacity(), "room for all was reserved");
         let at = self.0.len();
         self.0.push(ffi::Py_buffer::new());
-        // SAFETY: an object and a structure in its place, with the interpreter attached.
+        // SAFETY: an object and a structure that does not move, with the interpreter attached.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut self.0[at], flags) } != 0 {
             self.0.pop();
             return Err(PyErr::fetch(object.py()));

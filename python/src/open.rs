@@ -114,7 +114,7 @@ impl How {
                 // SAFETY: a path that ends with a NUL.
                 match unsafe { libc::open(self.path.as_ptr(), flags, self.mode) } {
                     -1 => Err(std::io::Error::last_os_error()),
-                    // SAFETY: ours since just now.
+                    // SAFETY: open(2) has just returned it, and nothing else owns it.
                     fd => Ok(fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) })),
                 }
             });

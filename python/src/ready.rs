@@ -8,7 +8,8 @@ use uringlet::front::Eventfd;
 
 use crate::error;
 
-/// A lock under which no Python runs, and nothing panics half-way.
+/// Locks a mutex under which no Python runs. Poisoning is ignored, because no change under such a
+/// lock panics half-way.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -51,7 +52,7 @@ impl Ready {
         std::mem::take(&mut *lock(&self.ended))
     }
 
-    /// An operation has ended.
+    /// Notes that the operation with this ticket has ended.
     pub(crate) fn note(&self, ticket: u64) {
         let mut ended = lock(&self.ended);
         let is_first = ended.is_empty();

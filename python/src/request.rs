@@ -19,7 +19,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Waits for the request at this place.
+    /// Sets the wait whose loop or task releases the buffer, if a thread of the engine drops it.
     pub(crate) fn wait_at(&self, place: &Place) {
         if let Some(home) = &self.home {
             let _ = home.set(place.ready());
@@ -33,7 +33,7 @@ pub(crate) trait Steps {
     /// Continues the work. Ready: the value, or the exception.
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>>;
 
-    /// Waits for the request at this place.
+    /// Sets the wait whose loop or task releases the buffer, if a thread of the engine drops it.
     fn wait_at(&self, _place: &Place) {}
 
     /// Visits the objects that the work refers to.
@@ -90,9 +90,9 @@ enum State {
 /// An operation of a file, or several of ``gather``, to be awaited once.
 ///
 /// A request does nothing before it is awaited. A request that is never awaited gives a
-/// ``RuntimeWarning``, as a coroutine does. An operation that can be done at once takes no turn of
-/// the event loop, for example a read of at most 64 KiB whose pages are in memory. Other threads or
-/// the kernel execute all other operations, and the loop goes on meanwhile.
+/// ``RuntimeWarning``, as a coroutine does. An operation that can be done at once ends without a
+/// wait for the event loop: for example a read of at most 64 KiB whose pages are in memory. Other
+/// threads or the kernel execute all other operations, and the loop goes on meanwhile.
 ///
 /// A task that is cancelled while it awaits goes on at once. A request that had not begun is not
 /// executed. A request that had begun goes on, and keeps its buffer until it is over. **A write
@@ -193,7 +193,7 @@ impl Request {
         matches!(state, State::Pending(_, None))
     }
 
-    /// As [`Request::abandon`], for a request that is garbage.
+    /// As [`Request::abandon`], for a request that is freed. Warns if it was never awaited.
     fn end(&self) {
         if self.abandon() {
             // While the interpreter ends, no thread can attach, and there is no warning.

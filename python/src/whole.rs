@@ -1,4 +1,5 @@
-//! A file from an offset to its end, into bytes that grow if its size does not tell their length.
+//! Reads a file from an offset to its end. The buffer grows if the file's size does not tell how
+//! many bytes there are.
 #![allow(unsafe_code)]
 
 use std::future::Future as _;
@@ -21,7 +22,7 @@ use crate::request::Steps;
 const FIRST: usize = 64 << 10;
 
 /// The next length of the buffer, of which `filled` bytes are filled. This is the file's length
-/// behind `offset` if `size` tells it, or twice as many bytes as are filled.
+/// behind `offset` if `size` tells it, or twice `filled`, but not less than [`FIRST`].
 fn next_length(filled: usize, size: Option<u64>, offset: u64) -> usize {
     let left = size.and_then(|size| usize::try_from(size.checked_sub(offset)?).ok());
     left.filter(|&left| left > filled).unwrap_or(FIRST.max(filled.saturating_mul(2)))
@@ -76,7 +77,7 @@ impl Growing {
 
 /// The size of a regular file.
 fn size_of(py: Python<'_>, fd: RawFd) -> Option<u64> {
-    // SAFETY: integers.
+    // SAFETY: the structure has only integers, for which zeros are valid.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: a structure to be filled.
     let is_known = py.detach(|| unsafe { libc::fstat(fd, &mut found) }) == 0;

@@ -20,7 +20,7 @@ BLOCK = 4096
 
 
 def run(coroutine):
-    """Has an asyncio loop of its own run it; one that never ends fails."""
+    """Runs a coroutine in a new asyncio loop. Fails after 60 seconds."""
 
     async def bounded():
         return await asyncio.wait_for(coroutine, 60)
@@ -29,7 +29,7 @@ def run(coroutine):
 
 
 async def released(buffer):
-    """Waits until nobody holds a buffer: a loop's turn at a time."""
+    """Waits until no request holds a buffer. The loop runs meanwhile."""
     while is_exported(buffer):
         await asyncio.sleep(0.001)
 
@@ -205,7 +205,7 @@ def test_a_request_is_awaited_once(file):
 
 
 def never_awaited(begin):
-    """What is said of a request that is dropped as it is."""
+    """The warnings for a request that is dropped without being awaited."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         begin()
@@ -266,7 +266,7 @@ def test_a_request_outside_a_loop(pipe):
 
 
 def test_others_run_between_reads_that_are_in_memory(file):
-    """A loop of hits lets a task of its loop run before it ends."""
+    """A task whose reads all end at once lets other callbacks of its event loop run."""
     file.read(SIZE, 0)
 
     async def main():
@@ -349,7 +349,7 @@ async def released_by_another_loop(buffer):
 
 
 def test_loops_that_end_with_requests_in_flight_are_freed(pipe, collected):
-    """As with a future of asyncio's: nothing of them stays, whether the requests end or not."""
+    """A closed loop is freed whether its requests end or not, as with futures of asyncio."""
 
     def ended():
         loop = asyncio.new_event_loop()
@@ -375,7 +375,7 @@ def test_loops_that_end_with_requests_in_flight_are_freed(pipe, collected):
 
 
 def test_a_request_that_is_dropped_in_flight(pipe, collected):
-    """Nobody awaits it any more: neither it nor its buffer stays."""
+    """No task awaits the request any more, so it is freed, and its buffer is released."""
 
     async def main():
         buffer = bytearray(1)
@@ -456,7 +456,7 @@ def test_gather_of_nothing():
 
 
 def test_gather_wakes_its_task_once(pipe):
-    """Steps of the task: one that begins all, one at the end."""
+    """The task takes two steps: it begins all requests, and it gets all values."""
     steps = []
 
     class Counted:
@@ -571,7 +571,7 @@ def test_reads_beyond_what_is_tried_at_once(file, data):
 
 
 def test_a_read_of_more_than_the_engine_has_at_a_time_waits_for_nobody(tmp_path, pipe, path, data):
-    """Its limit is 64 MiB. The read of the pipe does not end before."""
+    """The engine's limit is 64 MiB. The read of the pipe is in flight all the time."""
     large = tmp_path / "large"
     large.touch()
     os.truncate(large, 100 << 20)

@@ -59,7 +59,7 @@ def test_short_reads_and_the_end_of_the_file(file, data):
 def test_a_file_that_is_closed_meanwhile_stays_open_until_the_call_is_over(
     tmp_path, path, data, is_write
 ):
-    """Otherwise another file would get its number, and the requests."""
+    """Otherwise another file would get the number of its descriptor, and its requests."""
     (tmp_path / "other").write_bytes(bytes(SIZE))
     file, others = uringlet.File(path, os.O_RDWR), []
     fd = file.fileno()

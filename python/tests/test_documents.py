@@ -79,7 +79,7 @@ asyncio.run(main())
 
 
 def test_programs_and_examples_are_typed(tmp_path):
-    """Each is checked as strictly as can be; one of them with buffers of all kinds."""
+    """Type checkers accept each of them in strict mode. `ARRAYS` has buffers of all kinds."""
     needs("mypy", "pyright", "numpy", "aiofile")
     for at, program in enumerate([*(one.values[0] for one in programs()), ARRAYS]):
         (tmp_path / f"program{at}.py").write_text(program)

@@ -127,7 +127,7 @@ class Raised(Exception):
 
 
 def test_a_signal_handler_that_raises_ends_an_open(tmp_path):
-    """Of a FIFO that nobody writes to, which waits for a writer."""
+    """The open of a FIFO waits for a writer, and there is none."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     signals = []

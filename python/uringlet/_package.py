@@ -61,8 +61,9 @@ def environment(
     """The environment of a program that is to run on uringlet: ``base`` (that of this process, if
     there is none given) with the drop-ins in front of its ``LD_PRELOAD``.
 
-    ``only`` is ``"libaio"``, ``"posix-aio"`` or ``"io-uring"``: the calls of one interface. The
-    loader starts a program without a word if it cannot preload; ``uringlet check`` looks.
+    ``only`` is ``"libaio"``, ``"posix-aio"`` or ``"io-uring"``: the calls of one interface. A
+    static or set-user-ID program starts without the drop-ins, and without an error: ``uringlet
+    check`` shows what a process has loaded.
 
     ``ValueError``: ``only`` is something else, or the package lies at a path with a space or a
     colon, which cannot be preloaded. ``FileNotFoundError``: it was not installed from a wheel.

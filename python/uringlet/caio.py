@@ -1,4 +1,4 @@
-"""What caio's users hold, on uringlet: aiofile runs on it.
+"""The classes that programs use of caio, on uringlet: aiofile runs on them.
 
 ``Context`` and ``Operation`` have the methods of caio's, and ``AsyncioContext`` those of its
 adapter for asyncio. Give aiofile a context, ``AIOFile(path, context=AsyncioContext())``, or call
@@ -28,8 +28,8 @@ __all__ = ["AsyncioContext", "Context", "Operation", "OperationError", "install"
 class AsyncioContext(_Base):
     """A context for one event loop: its operations are awaited.
 
-    At most ``max_requests`` are in flight; further ones wait for their turn. ``deferred`` is taken
-    for caio's sake: every operation begins at once.
+    At most ``max_requests`` are in flight; further ones wait until others end. ``deferred`` is
+    accepted, as in caio, but has no effect: every operation begins at once.
     """
 
     MAX_REQUESTS_DEFAULT = 512
@@ -56,11 +56,11 @@ class AsyncioContext(_Base):
         self.close()
 
     def close(self) -> None:
-        """Takes the context from its loop. What is in flight goes on, and nobody is told."""
+        """Removes the context from its loop. Operations in flight go on, but it wakes no tasks."""
         self.loop.remove_reader(self.context.fileno)
 
     async def submit(self, op: Operation) -> Any:
-        """Executes an operation: its value.
+        """Executes an operation, and returns its value.
 
         ``ValueError``: it is none of this module. ``OperationError``: it failed.
         ``RuntimeError``: it was submitted before.
@@ -114,7 +114,7 @@ class AsyncioContext(_Base):
     def write(
         self, payload: bytes, fd: int, offset: int, priority: int = 0
     ) -> Coroutine[Any, Any, int]:
-        """Writes bytes to a descriptor from ``offset`` on: how many were written."""
+        """Writes bytes to a descriptor from ``offset`` on. Returns how many were written."""
         return self.submit(self.OPERATION_CLASS.write(payload, fd, offset, priority))
 
     def fsync(self, fd: int) -> Coroutine[Any, Any, None]:

@@ -169,9 +169,8 @@ static void requests(void)
     EQUAL(result(u), -EBADF);
     uringlet_prep_read(entry(u), fd, NULL, 4, 0);
     EQUAL(result(u), -EFAULT);
-    /* Longer than the address space: the transfer ends with the file, or at the first byte that
-     * cannot be written. The kernel checks 2 GiB ahead, and a program has no addresses above the
-     * stack. */
+    /* The kernel cuts these lengths to 2 GiB. It checks that 2 GiB from the buffer on are user
+     * addresses. `low` is static, because above the stack there are fewer. */
     uringlet_prep_read(entry(u), fd, low, SIZE_MAX, 7);
     EQUAL(result(u), 0);
     uringlet_prep_read(entry(u), fd, (void *)8, SIZE_MAX, 0);

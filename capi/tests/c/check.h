@@ -58,7 +58,7 @@ static inline struct uringlet_sqe *entry(struct uringlet *u)
     return sqe;
 }
 
-/* The result of the only completion, now or later. */
+/* Submits, waits for the only completion, and returns its result. */
 static inline int result(struct uringlet *u)
 {
     struct uringlet_cqe cqe;

@@ -41,8 +41,8 @@ int main(void)
         }
         EQUAL(uringlet_peek(u, cqes, 8), 0);
     }
-    /* The last counts may come after their completions. Then the descriptor is not readable any
-     * more. */
+    /* The descriptor may still be readable now: the eventfd may count the last completions after
+     * they were reaped. */
     EQUAL(uringlet_destroy(u, -1), 0);
 
     u = context(8);

@@ -77,7 +77,7 @@ int main(void)
     }
     CHECK(descriptors() < before + OF_THREADS);
     CHECK(grown < 4096);
-    /* Has many contexts at a time. */
+    /* Now many contexts exist at the same time. */
     {
         static struct uringlet *many[2000];
 

@@ -58,8 +58,8 @@ static void destruction(void)
     EQUAL(write(pipes[1], "y", 1), 1);
     EQUAL(read(pipes[0], &byte, 1), 1);
     EQUAL(byte, 'y');
-    /* Requests that end in time do not matter, reaped or not. Entries that are not submitted are
-     * dropped. */
+    /* If all requests end in time, reaped or not, the context is destroyed. Entries that were not
+     * submitted are dropped. */
     u = context(4);
     uringlet_prep_nop(entry(u));
     EQUAL(uringlet_submit(u), 1);

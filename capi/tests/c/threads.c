@@ -136,7 +136,7 @@ int main(void)
     EQUAL(write(pipes[1], "x", 1), 1);
     EQUAL(pthread_join(threads[0], &ret), 0);
     EQUAL((intptr_t)ret, 1);
-    /* The context was passed on. */
+    /* The other thread has ended: this thread uses the context now. */
     EQUAL(result(u), 1);
 
     /* A signal handler that interrupts a wait counts as another thread. */
@@ -149,7 +149,7 @@ int main(void)
     atomic_store(&over, 0);
     EQUAL(pthread_create(&threads[0], NULL, wait_for_one, u), 0);
     until_busy(u);
-    /* A signal before the sleep does not end it. */
+    /* A signal that comes before the thread sleeps does not end the wait: another is sent. */
     while (!atomic_load(&over)) {
         EQUAL(pthread_kill(threads[0], SIGUSR1), 0);
         sched_yield();

@@ -1,4 +1,4 @@
-//! The header's structures are the library's.
+//! The header's structures have the sizes and offsets of the library's.
 
 use std::mem::{offset_of, size_of};
 

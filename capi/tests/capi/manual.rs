@@ -54,7 +54,7 @@ fn every_function_has_a_page() {
     assert!(stale.iter().all(|name| *name == "uringlet_prep.3"), "pages for nothing: {stale:?}");
 }
 
-/// The declarations in a page are the header's.
+/// The header has each declaration that a page has.
 #[test]
 fn synopses_are_the_headers() {
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
@@ -77,7 +77,7 @@ fn synopses_are_the_headers() {
     assert_eq!(seen, 17 + 23, "functions and entries");
 }
 
-/// The programs in uringlet(7) and docs/c.md read this file.
+/// Each program in uringlet(7) and docs/c.md reads its own source here, and prints the length.
 #[test]
 fn programs_in_the_documents_run() {
     let page = std::fs::read_to_string(crate_folder().join("man/uringlet.7")).expect("text");

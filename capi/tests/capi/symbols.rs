@@ -8,7 +8,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(crate_folder().join(name)).expect("it is there")
 }
 
-/// The functions of the header, inline or not, except its two helpers.
+/// The functions of the header, inline or not, except its three helpers.
 fn declared() -> BTreeSet<String> {
     let header = read("include/uringlet.h");
     let begins = |line: &&str| {

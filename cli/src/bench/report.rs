@@ -32,7 +32,7 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
 }
 
 impl Matrix {
-    /// All results of the file.
+    /// All results. `file` is a text about the file that was read and written.
     pub fn results(&self, file: &str, method: &'static str) -> Results {
         let lines: Vec<Line> = self.lines.iter().map(|line| self.one_line(line)).collect();
         let around = self.around();
@@ -103,7 +103,7 @@ impl Matrix {
         sections
     }
 
-    /// A line for each cell and round, and one for the latencies of a cell.
+    /// The lines of the CSV file: one for each cell and round, and one for the latencies of a cell.
     fn records(&self) -> Vec<Record> {
         let of = |cell: &Cell| {
             let record = Record::default()
@@ -249,7 +249,7 @@ impl Matrix {
         table
     }
 
-    /// One line of the table in words.
+    /// One line of the matrix, as the conclusion shows it.
     fn one_line(&self, line: &matrix::Line) -> Line {
         let matrix::Line { workload, depth, submit, disturbed, .. } = line;
         let text = line.depth_text();

@@ -18,7 +18,7 @@ use uringlet::probe::Probe;
 use uringlet::stats::Region;
 use uringlet_lab::bench::{Engine, Job, Workload};
 
-/// A file that exists everywhere, and is a program.
+/// A file that exists everywhere, and is longer than a block: this program.
 const READ: &str = "/proc/self/exe";
 /// The number of bytes that the read transfers.
 const BLOCK: u64 = 4096;
@@ -63,7 +63,7 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     })
 }
 
-/// Asks a drop-in by one read; any answer is accepted.
+/// Asks a drop-in by one read. The bytes do not matter: the parent process checks the counters.
 pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
     let file = File::open(READ).context(READ)?;
     let engine = match drop_in {
@@ -95,7 +95,7 @@ pub fn rings(probe: &Probe) -> String {
 
 /// The first function of this name in this process (dlsym(3)): that of a preloaded library.
 fn function(name: &CStr) -> Result<*mut libc::c_void> {
-    // SAFETY: a name.
+    // SAFETY: a string that ends with a NUL.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     ensure!(!found.is_null(), "there is no {}", name.to_string_lossy());
     Ok(found)

@@ -191,7 +191,7 @@ fn only_in(one: &Run, other: &Run) -> Vec<String> {
     names.filter(|name| has(one, name) && !has(other, name)).cloned().collect()
 }
 
-/// Differences beside uringlet itself. Values of the machine that always vary are left out.
+/// What differs in the machine, the storage and the settings. Values that always vary are left out.
 fn differences(a: &Value, b: &Value) -> Vec<String> {
     let mut notices = Vec::new();
     for part in ["machine", "storage", "settings"] {

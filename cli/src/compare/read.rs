@@ -94,7 +94,7 @@ impl Measured {
     }
 }
 
-/// One cell.
+/// One cell: the figures for one combination of load and engine.
 #[derive(Debug)]
 pub struct Cell {
     /// The identity of the cell: `cold-read, 4k, depth 32, psync`.
@@ -102,7 +102,7 @@ pub struct Cell {
     pub measured: Vec<(Metric, Measured)>,
 }
 
-/// One file.
+/// What one file has: the results of a run.
 #[derive(Debug)]
 pub struct Run {
     /// `bench`, or `reproduce` and the name of an experiment.
@@ -177,7 +177,8 @@ fn make_printable(value: &mut Value) {
 
 /// The identity of a cell: all that was not measured.
 fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
-    // `application` is the number of a CPU. It is no part of the identity: `what` names the place.
+    // `application` is the number of a CPU. It is no part of the identity, because another field
+    // of the cell says where the application runs.
     let is_identity = |name: &str| {
         let others =
             ["not_measured", "is_baseline", "requests", "accepted", "application", "group"];

@@ -22,7 +22,7 @@ fn add_paths<'a>(text: &'a str, before: &[&'a str], found: &mut Vec<Vec<&'a str>
             if rest.is_empty() || rest.starts_with('}') {
                 return rest.get(1..).unwrap_or("");
             }
-            // A path may be followed by a name for it.
+            // A path may be followed by a new name, as in `a as b`.
             rest = add_paths(rest, before, found).trim_start_matches(|c| ![',', '}'].contains(&c));
         }
     }
@@ -160,7 +160,8 @@ fn imports_between_the_parts_of_a_crate_point_one_way() {
 
     /// Circles that are allowed for now.
     const KNOWN: [(&str, &[&str]); 3] = [
-        // `process` keeps a descriptor of the engine's own, and `own` asks which process this is.
+        // `process` keeps a duplicated descriptor (`own::Copied`), and `own` asks whether the
+        // thread has its own descriptor table.
         ("core", &["own", "process"]),
         ("cli", &["embed", "run"]),
         ("lab", &["bench", "report", "session"]),
@@ -214,8 +215,8 @@ fn called(code: &str) -> BTreeSet<&str> {
     calls.collect()
 }
 
-/// Uses of layers that are not below a file's own: imports, and calls of methods that only such a
-/// layer defines. `folder` is the path in the crate.
+/// What files use of layers that are not below their own: imports, and calls of methods that only
+/// such a layer defines. `folder` is the path in the crate.
 fn known_from_below(
     folder: &str,
     layers: &[Vec<&str>],

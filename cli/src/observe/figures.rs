@@ -22,7 +22,7 @@ pub struct Figures {
     pub completion: Percentiles,
 }
 
-/// Requests, by the kind of thread that executed them.
+/// The number of requests, by what executed them: a kind of thread, or the kernel.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Lanes {
     pub waiter: u64,

@@ -16,7 +16,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     if allowed.contains(&time) { Ok(time) } else { Err("expected a time from 50ms to 1h".into()) }
 }
 
-/// The time of the next check. A late check is not made up for by two at once.
+/// The time of the next check. If it has passed already, the check is one interval from now.
 pub fn next(due: Instant, interval: Duration) -> Instant {
     let (next, now) = (due + interval, Instant::now());
     if next > now { next } else { now + interval }

@@ -101,19 +101,19 @@ impl<'a> Live<'a> {
         Ok(live)
     }
 
-    /// The program was started.
+    /// Notes that the program was started: the first interval begins.
     pub fn started(&mut self, pid: u32) {
         self.labels.pid = pid;
         self.begin = Instant::now();
         self.previous.0 = self.begin;
     }
 
-    /// An interval has ended.
+    /// Writes the figures of an interval that has ended.
     pub fn tick(&mut self) {
         self.look(false);
     }
 
-    /// The program has ended. Returns the errors of the outputs.
+    /// Writes the last figures, after the program's end. Returns the errors of the outputs.
     pub fn end(mut self) -> Vec<Error> {
         self.look(true);
         self.problems
@@ -216,7 +216,7 @@ impl Exposition {
         };
         let replace = || -> std::io::Result<()> {
             let mut builder = tempfile::Builder::new();
-            // The collector runs as another user.
+            // The reader (the textfile collector of node_exporter) may run as another user.
             builder.prefix(".uringlet-").permissions(Permissions::from_mode(0o644));
             let mut file = builder.tempfile_in(folder)?;
             file.write_all(text.as_bytes())?;

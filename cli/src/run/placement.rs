@@ -30,7 +30,7 @@ pub struct CpuOptions {
     spare_cpus: Option<usize>,
 }
 
-/// Read by the drop-ins.
+/// Read by the drop-ins: the value of `--spare-cpus`.
 const SPARE_VARIABLE: &str = "URINGLET_SPARE_CPUS";
 
 impl CpuOptions {

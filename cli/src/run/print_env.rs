@@ -60,7 +60,7 @@ fn line(name: &str, value: &str, format: Format) -> String {
     }
 }
 
-/// The first folder above a file that other users cannot enter.
+/// The topmost folder above a file that other users cannot enter.
 fn closed_to_others(file: &Path) -> Option<&Path> {
     let closed = |folder: &&Path| folder.metadata().is_ok_and(|data| data.mode() & 0o001 == 0);
     file.ancestors().skip(1).filter(closed).last()

@@ -17,7 +17,7 @@ use uringlet::stats::Region;
 /// Read by the drop-ins: the memory for their events.
 const SEEN: &str = "URINGLET_SEEN";
 
-/// The state while the program runs.
+/// What `run` learns about the drop-ins while the program runs.
 pub struct Watch {
     region: Rc<Region>,
     /// Processes into which no drop-in was loaded, each with name and reason.
@@ -44,7 +44,7 @@ impl Watch {
         Rc::clone(&self.region)
     }
 
-    /// Has the program count its events.
+    /// Has the drop-ins in the program count their events in the memory.
     pub fn tell(&self, command: &mut Command) {
         command.env(SEEN, self.region.path());
     }
@@ -161,7 +161,7 @@ fn lost(proc: &Path, pid: u32) -> Option<(String, &'static str)> {
     let (maps, environment) = (read("maps")?, read("environ")?);
     let holds = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|found| found == part);
     let names = DropIn::ALL.map(DropIn::file_name);
-    // The process has just been started: nothing is loaded yet.
+    // Without a heap, the process has just been started: no library is loaded yet.
     let is_ready = holds(&maps, b"[heap]");
     if !is_ready || names.iter().any(|name| holds(&maps, name.as_bytes())) {
         return None;

@@ -4,8 +4,8 @@ use crate::report::Table;
 use crate::size;
 use uringlet::stats::{Distribution, Snapshot};
 
-/// The whole summary, ready to print. `filters`: the number of processes to which calls come by a
-/// filter of seccomp(2). `refused`: the set-ups that were refused.
+/// The whole summary, ready to print. `filters`: the number of processes whose io_uring calls a
+/// seccomp(2) filter turns into signals. `refused`: a text about refused set-ups, if there are any.
 pub fn text(stats: &Snapshot, filters: u64, refused: Option<String>) -> String {
     let mut table = Table::new("", ["", "", ""], 1..2);
     let mut row = |name: &str, value: String, more: String| {

@@ -8,7 +8,7 @@ use crate::size;
 pub struct Line<'a> {
     pid: u32,
     name: &'a str,
-    /// The number of a program's contexts, or the number of one context.
+    /// Of a program: how many contexts it has. Of a context: the number that identifies it.
     context: usize,
     in_flight: u64,
     /// The number of workers of the whole program.
@@ -174,7 +174,7 @@ pub fn fitting(columns: &'static [Column], width: usize) -> Vec<&'static Column>
     columns.iter().filter(|column| column.rank <= last).collect()
 }
 
-/// Sorts the lines by the key of the column `by`, the largest first, and then by pid.
+/// Sorts the lines by the key of the column `by`, the largest first, then by pid and context.
 pub fn sort<T>(lines: &mut [T], by: &Column)
 where
     for<'a> Line<'a>: From<&'a T>,

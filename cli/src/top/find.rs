@@ -1,4 +1,5 @@
-//! Finds the counters of programs through the descriptors that their processes have open.
+//! Finds regions, the memory with the counters of programs, through descriptors that processes have
+//! open.
 //!
 //! A descriptor's file may be anything: it is checked before it is opened, and opened for reading
 //! only.

@@ -27,14 +27,14 @@ pub struct Program {
     pub contexts: Vec<Context>,
 }
 
-/// A context that has a place of its own in the counters.
+/// A context that has its own slot in the region of counters.
 #[derive(Serialize)]
 pub struct Context {
     pub pid: u32,
     pub program: String,
-    /// The number of the context's place.
+    /// The number of the context's slot.
     pub place: usize,
-    /// The context's engine, and the reason.
+    /// The context's engine, and why it was chosen.
     pub engine: String,
     pub in_flight: u64,
     pub interval: Figures,
@@ -47,7 +47,7 @@ struct Before {
     _region: Rc<Region>,
     at: Instant,
     sum: Snapshot,
-    /// The contexts by place.
+    /// The counts of contexts, by the number of the slot.
     contexts: HashMap<usize, Snapshot>,
 }
 
@@ -96,7 +96,7 @@ impl Programs {
             let nothing = Snapshot::default();
             let last_of = |context: &ContextNow| {
                 let last = last.as_ref()?;
-                // The first context of a place has made all the place's counts.
+                // If this is the first context of its slot, all counts of the slot are new.
                 let first = (context.generation == 1).then_some(&nothing);
                 last.contexts.get(&context.place).or(first)
             };

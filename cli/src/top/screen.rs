@@ -246,7 +246,7 @@ impl Screen {
 
     fn draw_programs(&self, frame: &mut Frame, area: Rect) {
         let Some(selected) = self.selected() else { return };
-        // The contexts get the rows that the programs leave, and at least half.
+        // The programs and their heading take at most half of the rows, but always two.
         let rows = (self.programs.len() as u16).min((area.height / 2).saturating_sub(1)).max(1);
         let [programs, _, lanes, contexts] = Layout::vertical([
             Constraint::Length(rows + 1),
@@ -273,7 +273,7 @@ impl Screen {
     /// Returns the number of contexts that fit.
     fn draw_contexts(&self, frame: &mut Frame, area: Rect, program: &Program) -> usize {
         let engines = engines(&program.contexts);
-        // The text is wrapped between words: a little shorter than the width.
+        // Lines are wrapped between words, so they use a little less than the whole width.
         let width = usize::from(area.width).saturating_sub(8).max(1);
         let wanted: usize = engines.iter().map(|line| line.width().div_ceil(width)).sum();
         let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).min(area.height / 3);

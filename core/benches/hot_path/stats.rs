@@ -55,8 +55,8 @@ pub fn counting(criterion: &mut Criterion) {
     for (at, name) in names.into_iter().enumerate() {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|batches| {
-                // The engines take turns of this many batches, so that disturbances affect them
-                // equally.
+                // The readers take turns of this many batches, so that disturbances affect all of
+                // them equally.
                 const TURN: u64 = 64;
                 let mut time = Duration::ZERO;
                 for from in (0..batches).step_by(TURN as usize) {

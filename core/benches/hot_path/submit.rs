@@ -1,4 +1,4 @@
-//! Submit and reap on the engine `null`: the cost of the frame around an engine.
+//! Submit and reap on the engine `null`, which executes nothing: the cost around an engine.
 #![allow(unsafe_code)]
 
 use criterion::{Criterion, Throughput};

@@ -37,7 +37,7 @@ pub fn lookups(criterion: &mut Criterion) {
         });
         for pages in pages {
             table.remove(pages.address(), |_| {});
-            // SAFETY: of this table, and nothing is published there.
+            // SAFETY: the pages are of this table, and nothing is published there any more.
             unsafe { table.free(pages) };
         }
     }

@@ -1,5 +1,7 @@
 //! A placement: what a user asks for, checked against a machine, and what the machine allows of it,
 //! with reasons.
+//!
+//! A cell is the CPUs of a NUMA node, of a last-level cache or of a core (`CellKind`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,8 +21,8 @@ pub enum Affinity {
     Any,
     /// The CPUs with these numbers.
     Cpus(CpuSet),
-    /// The CPUs that the first submitting thread is confined to, or the whole cell of that thread
-    /// if the cell is larger.
+    /// The CPUs that the first submitting thread is confined to, if they are in one cell. Otherwise
+    /// the allowed CPUs of the cell on which that thread runs.
     Application,
     /// The CPUs that serve the interrupts of the disk behind the first request's file.
     Interrupt,

@@ -141,8 +141,8 @@ pub(super) fn two() -> Machine {
     machine
 }
 
-/// 32 CPUs in 8 nodes, each with its own cache. CPU 5 serves an adapter's interrupt. The machine is
-/// as published.
+/// 32 CPUs in 8 nodes, each with its own cache. CPU 5 serves an adapter's interrupt. This is the
+/// machine of the publication of 2008 (`README.md`).
 pub(super) fn eight_cells() -> Machine {
     let shape = Shape {
         cpus: 32,

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cpus::CpuSet;
 
-/// The kind of a cell on this machine.
+/// What a cell is on this machine. A cell is a group of CPUs that are near each other: placement
+/// counts what happens in one cell as local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellKind {
@@ -20,7 +21,7 @@ pub enum CellKind {
     Cache,
     /// The CPUs of one core.
     Core,
-    /// The whole machine: it has one core, cache or node only.
+    /// The whole machine: it has one node, one cache and one core only.
     Machine,
 }
 
@@ -159,8 +160,8 @@ impl Topology {
         self.cgroup.as_ref()
     }
 
-    /// The kind of a cell here: NUMA nodes if there are several, else last-level caches, else
-    /// cores.
+    /// What a cell is here: a NUMA node if there are several, else a last-level cache, else a core.
+    /// With only one of each, the whole machine is one cell.
     pub fn cell_kind(&self) -> CellKind {
         self.kind
     }
@@ -209,7 +210,8 @@ struct Groups {
     missing: usize,
 }
 
-/// Returns the set in a file, or for a note the reason why it could not be read.
+/// The set of CPUs in a file. `Err` has the reason why the file could not be read, as text for a
+/// note.
 pub(super) fn list(path: &Path) -> Result<CpuSet, String> {
     let text = read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     text.parse().map_err(|bad| format!("{}: {bad}", path.display()))

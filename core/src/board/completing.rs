@@ -14,7 +14,7 @@ use crate::stats::Counters;
 use crate::sys::aio::IoEvent;
 
 impl Board {
-    /// Ends all requests of a queue: the context is being destroyed.
+    /// Ends all requests of a queue, because the context is being destroyed.
     pub(crate) fn end_all(&self, queue: &IndexRing) {
         while let Some(request) = self.pop(queue) {
             self.end(request);
@@ -23,9 +23,9 @@ impl Board {
 
     /// Ends a request because the context is being destroyed.
     ///
-    /// A strict context executes requests that have not started. Requests that may wait without end
-    /// (polls, pipes, sockets) are cancelled. In the kernel, io_submit(2) has executed buffered
-    /// requests and begun direct ones, so io_destroy(2) cancels neither.
+    /// A strict context, as of libaio, executes requests that have not started. Requests that may
+    /// wait without end (polls, pipes, sockets) are cancelled. In the kernel, io_submit(2) has
+    /// executed buffered requests and begun direct ones, so io_destroy(2) cancels neither.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
             self.end_started(request);
@@ -37,7 +37,8 @@ impl Board {
         let ends = !request.stream && request.kind != Kind::Poll;
         if self.strict && ends {
             let mode = if request.stream { Mode::Stream } else { Mode::Plain };
-            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            // SAFETY: `copy_in` has run at submit, and the buffers belong to the request until its
+            // completion.
             let result = unsafe { exec::execute(&mut request, mode) };
             if let Some(counters) = self.counters() {
                 self.count_finished(counters, request.index(), &request, result, Executor::Waiter);
@@ -54,8 +55,8 @@ impl Board {
     /// that thread does not execute it.
     pub(crate) fn post_canceled(&self, index: u32) {
         self.count(|counters| &counters.canceled);
-        // SAFETY: the caller has cancelled it, so nobody executes it. A thread that pops its number
-        // may read it.
+        // SAFETY: the caller has cancelled the request, so no thread executes or changes it. A
+        // thread that pops its number may read it.
         let request = unsafe { self.slot(index).ended() };
         let result = match request.kind {
             // Bytes that went into a stream cannot be taken back.
@@ -81,10 +82,10 @@ impl Board {
         self.placed.as_ref().is_some_and(|placed| placed.sends_away(index, result, how))
     }
 
-    /// A completion has arrived at its CPU.
+    /// Completes a request on the CPU to which its completion was sent. Runs the handler first.
     pub(crate) fn complete_placed(&self, index: u32, result: i32, how: Delivery) {
         if let Some(placed) = &self.placed {
-            // SAFETY: the thread that executed or cancelled it has passed it on to this one.
+            // SAFETY: the thread that executed or cancelled the request has passed it to this one.
             let user_data = unsafe { self.slot(index).ended() }.sqe.user_data;
             placed.handle(Cqe { user_data, res: result, flags: 0 });
         }
@@ -130,7 +131,7 @@ impl Board {
             return None;
         }
         if !taker.has_room() || request.notify >= 0 {
-            // A sink receives the completion at once, too.
+            // A sink receives the completion at once, so it counts as taken.
             taker.taken += u32::from(self.sink.is_some());
             return Some(request);
         }
@@ -174,7 +175,7 @@ impl Board {
     fn finish_here(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: Executor) {
         let ended = |(index, result): (u32, i32)| {
             if let Some(counters) = self.counters() {
-                // SAFETY: finished by this thread, and not posted yet.
+                // SAFETY: this thread has the ended request, which is not posted yet.
                 let request = unsafe { self.slot(index).ended() };
                 self.count_finished(counters, index, request, result, by);
             }
@@ -220,7 +221,7 @@ impl Board {
         let request = unsafe { self.slot(index).ended() };
         let (data, obj) = (request.data, request.sqe.user_data);
         let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
-        // SAFETY: what the request came with; a slot ends once for each request.
+        // SAFETY: `data` and `obj` are those of the request, which ends once.
         unsafe { sink.complete(&event) };
         // The slot is freed after the call, so that a thread that finds it free finds the
         // completion.
@@ -257,8 +258,8 @@ impl Board {
         }
     }
 
-    /// Calls `f` with a function. `f` calls that function with the slot of each completion that it
-    /// reaps.
+    /// Calls `f` with a function that frees slots. `f` calls that function with the slot of each
+    /// completion that it reaps.
     #[inline]
     pub(crate) fn reaping<R>(&self, f: impl FnOnce(&mut dyn FnMut(u32)) -> R) -> R {
         let mut returned = Returned::default();

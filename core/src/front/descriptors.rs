@@ -21,7 +21,7 @@ pub type Before = fn(&RangeInclusive<c_int>, Ends);
 /// and its duplicate, which is negative if the call failed.
 pub type Duplicated = fn(c_int, c_int);
 
-/// A drop-in that needs nothing here passes this function.
+/// A [`Duplicated`] that does nothing.
 pub fn no_matter(_: c_int, _: c_int) {}
 
 /// How a number stops naming a file.
@@ -34,8 +34,8 @@ pub enum Ends {
 }
 
 /// The next definition of a C function after this library's. It is found once: when the library is
-/// loaded ([`at_load!`](crate::at_load)), or else on first use. In the child of a fork, the
-/// loader's lock may be held by a thread of the parent.
+/// loaded ([`at_load!`](crate::at_load)), or else on first use. A search in the child of a fork
+/// could hang: a thread of the parent may have held the loader's lock.
 #[derive(Debug)]
 pub struct Next(AtomicPtr<c_void>, &'static CStr);
 
@@ -54,7 +54,7 @@ pub extern "C" fn find_next() {
 }
 
 impl Next {
-    /// Names the function.
+    /// For the function of this name, whose definition is not found yet.
     pub const fn new(name: &'static CStr) -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()), name)
     }
@@ -95,7 +95,8 @@ pub(super) fn before_replace(fd: c_int, before: Before) {
     }
 }
 
-/// A cancellation point (pthreads(7)): the engine holds nothing when the thread ends in the call.
+/// close(2), after `before`. A cancellation point (pthreads(7)): the engine holds nothing when the
+/// thread ends in the call.
 ///
 /// # Safety
 /// As close(2).
@@ -109,7 +110,7 @@ pub unsafe fn close(fd: c_int, before: Before) -> c_int {
         before_close(fd, fd, before);
         CLOSE.get()
     });
-    // SAFETY: the C library's close(2), called as its caller called us. errno is its own.
+    // SAFETY: the C library's close(2), called as its caller called us. errno is what it sets.
     unsafe { std::mem::transmute::<*mut c_void, Close>(next)(fd) }
 }
 
@@ -157,7 +158,7 @@ pub unsafe fn dup3(
     other
 }
 
-/// Closes the numbers between the engine's own descriptors.
+/// close_range(2) that leaves out the engine's own descriptors.
 ///
 /// # Safety
 /// As close_range(2).
@@ -218,14 +219,15 @@ pub fn has_unshared() -> bool {
     UNSHARED.load(Ordering::Relaxed)
 }
 
-/// Notices a thread that gets a descriptor table of its own.
+/// unshare(2). Notes a thread that gets a descriptor table, namespaces, a root or a working
+/// directory of its own.
 ///
 /// # Safety
 /// As unshare(2).
 pub unsafe fn unshare(flags: c_int) -> c_int {
     type Unshare = unsafe extern "C" fn(c_int) -> c_int;
     let next = enter(|| UNSHARE.get());
-    // SAFETY: the C library's unshare(2), called as its caller called us. errno is its own.
+    // SAFETY: the C library's unshare(2), called as its caller called us. errno is what it sets.
     let call = || unsafe { std::mem::transmute::<*mut c_void, Unshare>(next)(flags) };
     if flags & !(libc::CLONE_FILES | libc::CLONE_SYSVSEM) != 0 {
         UNSHARED.store(true, Ordering::Relaxed);
@@ -256,8 +258,8 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
         folder.filter_map(number).collect()
     });
     for fd in open.into_iter().filter(|&fd| fd >= first) {
-        // SAFETY: as the caller asked. One that is gone meanwhile, as the folder's own, is no
-        // matter.
+        // SAFETY: the caller's contract. For a number that is not open any more, such as the
+        // folder's own, close(2) only fails.
         unsafe { close(fd, before) };
     }
 }

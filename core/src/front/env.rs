@@ -16,9 +16,10 @@ const ENGINE: &str = "URINGLET_ENGINE";
 const SPARE_CPUS: &str = "URINGLET_SPARE_CPUS";
 /// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so no warning is printed.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
-/// `URINGLET_SEEN`: where `uringlet run` keeps what happens in the program, see [`super::seen`].
+/// `URINGLET_SEEN`: the path of the memory in which `uringlet run` has events of the program
+/// counted, see [`super::seen`].
 const SEEN: &str = "URINGLET_SEEN";
-/// `URINGLET_TRAP`: `never` (the default), `auto` or `always`, see [`Trap`].
+/// `URINGLET_TRAP`: `never` (the default), `auto`, `signals` or `always`, see [`Trap`].
 const TRAP: &str = "URINGLET_TRAP";
 /// `URINGLET_IO_URING`: `always` (the default), or `if-refused`: rings only where the kernel
 /// refuses them.
@@ -52,7 +53,7 @@ struct Told {
     /// The memory of `uringlet run`. It is mapped when a drop-in is loaded, since the program may
     /// become another user, change its root folder, or close every descriptor.
     seen: Option<Region>,
-    /// Contexts count in `seen`, too.
+    /// The variables name the same memory for statistics and events: contexts count in `seen`, too.
     counts_there: bool,
     /// `None`: the value is invalid.
     trap: Option<Trap>,
@@ -179,7 +180,8 @@ pub fn builder() -> Result<Builder, i32> {
     Ok(builder)
 }
 
-/// Written to standard error without a lock. If its reader is gone, no signal is raised.
+/// Writes [`WARNING`] to standard error, without a lock. If its reader is gone, no signal is
+/// raised.
 fn warn() {
     let line = libc::iovec { iov_base: WARNING.as_ptr() as *mut _, iov_len: WARNING.len() };
     // SAFETY: one vector, whose bytes are constant, and are only read.

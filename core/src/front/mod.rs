@@ -197,8 +197,8 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resul
 }
 
 /// Is this descriptor an eventfd? One system call, if it `was_one` when last asked; else two. In
-/// the same turn of an event loop, a known eventfd costs none. What was an eventfd may be another
-/// nameless file by now (timerfd, epoll): such a file refuses a write of eight bytes.
+/// the same turn (iteration) of an event loop, a known eventfd costs none. What was an eventfd may
+/// be another nameless file by now (timerfd, epoll): such a file refuses a write of eight bytes.
 ///
 /// # Errors
 /// `-EBADF`: the descriptor is not open.
@@ -221,8 +221,8 @@ fn ask_eventfd(fd: i32, was_one: bool) -> Result<(), i32> {
     if stat.kind == 0 && (was_one || sys::is_eventfd(fd)) { Ok(()) } else { Err(NO_EVENTFD) }
 }
 
-/// The calling thread is about to sleep, in a new turn of its loop. Asks again now about the
-/// eventfd of the last turn.
+/// Asks again about the eventfd of the last turn, for the new turn of the calling thread's event
+/// loop. Called before the thread sleeps.
 pub(crate) fn ask_ahead() {
     LAST_EVENTFD.with(|last| last.ask_ahead(|fd| ask_eventfd(fd, true)));
 }
@@ -245,7 +245,7 @@ pub fn unblock_signals() {
 
 /// Queues a signal for this process, if the queue has room (rt_sigqueueinfo(2)).
 pub fn queue_signal(signo: i32, info: &libc::siginfo_t) {
-    // SAFETY: a reference.
+    // SAFETY: `info` is a reference, and so readable during the call.
     unsafe { sys::queue_signal(sys::getpid(), signo, info) };
 }
 

@@ -1,6 +1,6 @@
 //! A note in the ELF file of a drop-in (elf(5)), by which `uringlet check` recognizes it, whatever
-//! its name. The io_uring drop-in ignores calls from files with this note. So the command has it,
-//! too.
+//! its name. The io_uring drop-in searches the files of a process for system call instructions, and
+//! leaves out files with this note. So the command has the note, too.
 
 /// The owner of the note, as in the file.
 pub const OWNER: &[u8; 9] = b"uringlet\0";

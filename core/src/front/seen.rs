@@ -12,7 +12,8 @@ pub enum Seen {
     Made,
     /// A context was not made, for this errno.
     Refused(u8),
-    /// A set-up was left to the kernel, since the program makes further calls unseen.
+    /// A set-up was left to the kernel: the program enters rings by its own system call
+    /// instructions, which the drop-in does not see.
     LeftToKernel,
     /// A set-up was left to the kernel, which has what the program asked for.
     SteppedAside,
@@ -40,7 +41,7 @@ pub fn note(region: &Region, what: Seen) {
     region.note(kind(what));
 }
 
-/// How often it happened.
+/// How often this event was counted.
 pub fn count(region: &Region, what: Seen) -> u64 {
     region.noted(kind(what))
 }
@@ -49,7 +50,7 @@ pub fn count(region: &Region, what: Seen) -> u64 {
 pub fn refused(region: &Region) -> (u64, Vec<u8>) {
     let count = |errno: &u8| count(region, Seen::Refused(*errno));
     let errnos: Vec<u8> = (0..=u8::MAX).filter(|errno| count(errno) > 0).collect();
-    // Any process of the program can write any counts.
+    // Any process of the program can write any counts, so their sum may overflow.
     (errnos.iter().map(count).fold(0, u64::wrapping_add), errnos)
 }
 

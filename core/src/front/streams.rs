@@ -78,8 +78,8 @@ macro_rules! see_streams_end {
             let next = unsafe {
                 $crate::front::streams::pass_on(ended, $object, $before, &NEXT)
             };
-            // SAFETY: the C library's, called as its caller called us: addresses, and a result of a
-            // register. errno is its own.
+            // SAFETY: the C library's function, called as its caller called us. Arguments and
+            // result are words in registers. errno is what it sets.
             unsafe {
                 ::std::mem::transmute::<*mut ::std::ffi::c_void, Function>(next)($($arg),*)
             }

@@ -1,4 +1,5 @@
-//! The C library's `syscall(2)`, as drop-ins export it: other numbers go to the next definition.
+//! The C library's `syscall(2)`, as drop-ins export it: calls that a drop-in does not answer itself
+//! go to the next definition.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};

@@ -210,7 +210,7 @@ impl Served {
             Descriptors::Set { set, count } => {
                 let count = usize::try_from(count).ok().filter(|&count| count <= sleep.len())?;
                 for (at, place) in sleep[..count].iter_mut().enumerate() {
-                    // SAFETY: readable, and as many.
+                    // SAFETY: the set is readable, and has `count` elements.
                     *place = unsafe { set.add(at).read_unaligned() };
                 }
                 Some(count)
@@ -226,7 +226,7 @@ impl Served {
                         continue;
                     }
                     for (word, place) in saved[..Self::words(count)].iter_mut().enumerate() {
-                        // SAFETY: readable.
+                        // SAFETY: the set is readable, and has this word.
                         *place = unsafe { (at as *const u64).add(word).read_unaligned() };
                     }
                 }
@@ -325,7 +325,7 @@ impl Served {
             return unsafe { self.look() };
         };
         for (at, one) in slept.iter().enumerate() {
-            // SAFETY: found to be writable, and as many.
+            // SAFETY: the set was found to be writable, and has as many elements as `slept`.
             unsafe { (&raw mut (*set.add(at)).revents).write_unaligned(one.revents) };
         }
         ready
@@ -374,13 +374,14 @@ impl Ours {
         set.iter_mut().filter(is_readable).for_each(|one| one.revents |= libc::POLLIN);
     }
 
-    /// Does the program's own call have to be made? It does if its argument is no set, or if more
-    /// eventfds were counted up than are noted.
+    /// Does the program's own call have to be made? It does if completions were collected and its
+    /// argument is no set, or if more eventfds were counted up than are noted.
     fn is_to_look(&self, is_set: bool) -> bool {
         self.any && !is_set || self.counted.is_partial()
     }
 
-    /// The calling thread is about to sleep where completions do not wake it.
+    /// Leaves the thread's contexts to threads of the engine. The calling thread is about to sleep
+    /// in a call that completions do not end.
     #[cold]
     fn leave() {
         enter(|| {
@@ -413,7 +414,7 @@ unsafe fn serve<H: Hooks>(
         Ours::leave();
         return native(mask);
     };
-    // From here on, signals are handled during a sleep only.
+    // If completions send signals, signal handlers run during a sleep only from here on.
     let mut before = SignalSet::default();
     let blocks = H::SIGNALS;
     if blocks {
@@ -511,7 +512,7 @@ unsafe fn sleep<H: Hooks>(
             ours = Ours::drive::<H>(&told[..tellers]);
             ours.tell::<H>(set);
             if theirs(set) == 0 && !ours.is_to_look(is_set) {
-                // The thread sleeps again. First the eventfds are read.
+                // Before the thread sleeps again, this drains the eventfds and collects once more.
                 ours = Ours::drive::<H>(&[]);
                 ours.tell::<H>(set);
             }
@@ -563,8 +564,8 @@ macro_rules! waits {
         $next:ident $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)?:
         $what:expr, $time:expr;
     )*) => { $(
-        /// A cancellation point (pthreads(7)): the engine holds nothing when the thread ends in the
-        /// call.
+        /// The C library's function of this name, with the hooks. A cancellation point
+        /// (pthreads(7)): the engine holds nothing when the thread ends in the call.
         ///
         /// # Safety
         /// As the C library's function of this name.
@@ -575,7 +576,7 @@ macro_rules! waits {
             let native = |_mask: usize| {
                 $( let $mask = _mask; )?
                 let next = enter(|| $next.get());
-                // SAFETY: the C library's, called as its caller called us. errno is its own.
+                // SAFETY: the C library's, called as its caller called us. errno is what it sets.
                 unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) }
             };
             // SAFETY: the caller's contract.

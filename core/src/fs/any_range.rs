@@ -55,7 +55,7 @@ impl File {
     /// the same time: ext4, XFS, Btrfs and F2FS.
     ///
     /// **If the future is dropped after its first poll, the write may happen wholly, in part, or
-    /// not at all.** A partial write is one from the front.
+    /// not at all.** If it happens in part, that is the front part.
     ///
     /// ```
     /// use uringlet::fs::{BufResult, Direct, File};
@@ -106,7 +106,7 @@ impl<B> WriteRange<B> {
         let header = unsafe { self.header.get() };
         let Alignment { memory, offset } = self.file.granules();
         // A page is written either through the page cache or by direct calls. Without direct I/O
-        // there are no ends.
+        // (granule 1), no part needs the second descriptor.
         let granule = if offset > 1 { offset.max(page_size()) } else { 1 };
         if !self.span.is_whole() && !self.span.is_aligned(granule) {
             // An error of the second descriptor fails the whole write, before a byte is written.
@@ -132,7 +132,8 @@ impl<B> WriteRange<B> {
             } else {
                 copied(&mut copy, address as *const u8, length, memory)? as u64
             };
-            // SAFETY: the buffer is the operation's, which is under way, or the copy.
+            // SAFETY: the memory is that of the copy, or of the buffer, which the operation owns
+            // while its request is under way.
             let written = uninterrupted(|| unsafe { sys::pwrite(fd, from, length, offset) });
             if outcome(written)? == 0 {
                 break;
@@ -161,7 +162,7 @@ fn copied(
     let copy = copy.as_mut().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
     let into = copy.as_uninit();
     assert!(length <= into.len(), "parts do not grow");
-    // SAFETY: as many bytes are there, and here: the caller's buffer, which nobody changes.
+    // SAFETY: both have `length` bytes and do not overlap. Nothing changes the caller's buffer.
     unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr().cast(), length) };
     Ok(into.as_ptr().cast())
 }
@@ -176,7 +177,7 @@ unsafe extern "C" fn write<B>(operation: u64) -> i32 {
     operation.write().map_or_else(|error| errno_of(&error), |()| 0)
 }
 
-// SAFETY: the buffer is in the operation, as in `FileTransfer`.
+// SAFETY: the operation owns the buffer, as in `FileTransfer`.
 unsafe impl<B: IoBuf + Send> Steps for WriteRange<B> {
     type Output = BufResult<(), B>;
 
@@ -190,7 +191,7 @@ unsafe impl<B: IoBuf + Send> Steps for WriteRange<B> {
 
     fn pin(&self, header: &Header) {
         self.header.set(header);
-        // SAFETY: not out with the kernel yet.
+        // SAFETY: no request has the buffer's address yet, so nothing else uses the buffer.
         self.span.pin(Out::memory(unsafe { &mut *self.buffer.get() }));
     }
 

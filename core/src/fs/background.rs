@@ -16,9 +16,9 @@ pub(super) struct BackgroundGate<T> {
 
 /// An operation that waits at a gate.
 pub(super) trait AtGate: Sized {
-    /// The claim that is offered while the operation waits there.
+    /// The claim to the operation, while it waits at the gate.
     fn gate_claim(&self) -> &Claim;
-    /// The operation was withdrawn.
+    /// Drops the gate's reference to an operation that was withdrawn.
     fn forget(self);
 }
 
@@ -59,20 +59,20 @@ impl<T: AtGate> BackgroundGate<T> {
         self.pass_on(start);
     }
 
-    /// An operation that has passed the gate has ended. The caller calls
+    /// Counts an operation that had passed the gate as ended. The caller calls
     /// [`BackgroundGate::made_room`] afterwards.
     pub(super) fn leave(&self) {
         self.passed.fetch_sub(1, Ordering::Release);
     }
 
-    /// An operation may have ended: passes others to `start`.
+    /// Passes waiting operations to `start`, after one that had passed the gate may have ended.
     pub(super) fn made_room(&self, start: impl Fn(T)) {
         if self.waiting.waits_for_room() {
             self.pass_on(start);
         }
     }
 
-    /// An operation that waits here was withdrawn.
+    /// Counts an operation that was withdrawn here, and passes the next one to `start`.
     pub(super) fn note_withdrawn(&self, start: impl Fn(T)) {
         let gone = self.waiting.note_withdrawn(|one| one.gate_claim().is_claimed());
         gone.into_iter().for_each(T::forget);
@@ -92,8 +92,8 @@ impl<T: AtGate> BackgroundGate<T> {
         gone.into_iter().for_each(T::forget);
     }
 
-    /// As [`BackgroundGate::pass_on`], by the one thread that passes operations on now. Withdrawn
-    /// operations go to `gone`. False: an operation is left.
+    /// The part of [`BackgroundGate::pass_on`] that one thread at a time executes. Withdrawn
+    /// operations go to `gone`. False: there is no room for an operation that is left.
     fn pass_on_now(&self, gone: &mut Vec<T>, start: &impl Fn(T)) -> bool {
         loop {
             let mut is_admitted = false;

@@ -165,11 +165,11 @@ impl BatchUnit {
 type BatchAhead = fn(&Header, &CStr) -> io::Result<Looked>;
 type BatchWork<T> = dyn Fn(BatchUnit, &Header, &mut BatchSink<'_, T>) + Send + Sync;
 
-/// The work of a batch.
+/// What the workers of a batch do with each unit.
 struct BatchPlan<T> {
     ahead: Option<BatchAhead>,
     work: Box<BatchWork<T>>,
-    /// The result of a unit that no worker has taken.
+    /// Makes the result of a unit that no worker has taken, from the error of a worker.
     fail: fn(BatchUnit, io::Error) -> T,
     weight: fn(&T) -> u64,
 }
@@ -263,7 +263,8 @@ impl<T> BatchShared<T> {
                 (Some(before), Some(now)) => now.sleeps - before.sleeps,
                 _ => 0,
             };
-            // Few reads of files that were read ahead wait, so one sleep is enough then.
+            // A worker that waits for the device reads ahead. Then few reads wait, and one sleep
+            // shows that it still waits. Otherwise more than half of the units have to sleep.
             waits = if waits { slept > 0 } else { slept as usize * 2 > count };
             if waits {
                 // This worker waits for the device, so others may start.
@@ -301,7 +302,7 @@ impl<T: Send + 'static> Many<T> {
             workers: Vec::new(),
             home: None,
             is_background: false,
-            // This may be the process's first call of the library.
+            // This may be the process's first call of the library, which numbers the process.
             generation: process::enter(),
             turns: Turns::default(),
         }
@@ -314,7 +315,7 @@ impl<T: Send + 'static> Many<T> {
         self
     }
 
-    /// Lets other operations go before, as [`Op::background`]: the workers of the batch are
+    /// Lets other operations go first, as [`Op::background`]: the workers of the batch are
     /// operations in the background.
     #[must_use]
     pub fn background(mut self) -> Self {
@@ -327,7 +328,7 @@ impl<T: Send + 'static> Many<T> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`Many::next`], but wakes the task if it is pending.
+    /// Polls for the result of [`Many::next`]. If it is pending, the task is woken later.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         in_turn(self, context, Self::poll_now)
     }
@@ -402,7 +403,7 @@ impl<T: Send + 'static> Many<T> {
         let mut failed = None;
         for at in (0..self.workers.len()).rev() {
             if self.workers[at].is_ended(task) {
-                // The wait does not block.
+                // The worker has ended, so `wait` does not block.
                 failed = self.workers.swap_remove(at).wait().err().or(failed);
             }
         }

@@ -1,9 +1,10 @@
-//! A loop of futures that are ready at once never waits: the budget makes it yield now and then.
+//! A task whose futures are all ready at once would never yield. A budget makes it yield now and
+//! then: each thread has one, of operations and of bytes.
 //!
-//! Every future of this module is polled in a turn of its own ([`in_turn`]). A future that is ready
-//! without having been pending uses up some of its thread's budget. No future is told when its
-//! executor runs other tasks. But a deferred future is polled again only when the executor runs its
-//! task again. Until then every other future on this thread is deferred as well.
+//! [`in_turn`] polls a future within the budget. A future that is ready without having waited for a
+//! result uses up some of the budget. Once nothing is left, further futures of the thread are
+//! deferred: they wake their task and are pending. When a deferred future is polled again, its
+//! executor could run other tasks meanwhile, so the budget is renewed. A drop renews it, too.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,7 +20,7 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    /// An operation was executed, with this result.
+    /// Adds an operation that was executed. `result` is its bytes, or a negative errno.
     pub(super) fn add(&mut self, result: i32) {
         self.hits += 1;
         self.bytes = self.bytes.saturating_add(u32::try_from(result).unwrap_or(0));
@@ -30,12 +31,12 @@ thread_local! {
     static LEFT: Cell<Spent> = const { Cell::new(Spent { hits: HITS, bytes: HIT_BYTES }) };
 }
 
-/// The executor has run other tasks, or the deferred future was dropped.
+/// Renews the thread's budget: a deferred future is polled again, or was dropped.
 fn renew() {
     LEFT.set(Spent { hits: HITS, bytes: HIT_BYTES });
 }
 
-/// The state of a future's turns.
+/// Whether a future was pending, and why. [`in_turn`] keeps this for each future.
 #[derive(Debug, Default)]
 pub(super) enum Turns {
     /// The future was not pending yet.
@@ -101,7 +102,8 @@ pub(super) fn in_turn<W: HasTurns, T>(
 
 /// A future of this module, whose [`Future`] is made by [`awaited`].
 pub(super) trait Awaited: Future + HasTurns + Unpin {
-    /// Polls in the turn of a future or of the caller.
+    /// Polls without a check of the budget, for [`in_turn`] and for callers that are within it or
+    /// block. Adds the work that was done to `spent`.
     fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<Self::Output>;
 }
 

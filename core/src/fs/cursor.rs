@@ -59,7 +59,7 @@ pub struct Cursor {
     buffer: Vec<u8>,
     start: u64,
     doing: Doing,
-    /// The position that tokio wants to seek to.
+    /// The target of a seek that was started by tokio's `start_seek`, until it is complete.
     wish: Option<SeekFrom>,
     turns: Turns,
 }
@@ -136,8 +136,7 @@ impl Cursor {
     /// Sets the position. A write whose future was dropped keeps its own position.
     pub fn set_position(&mut self, position: u64) {
         if matches!(self.doing, Doing::Writing(_)) {
-            // The abandoned operation would change the position at its end. Nobody waits for its
-            // result.
+            // At its end, the write would move the new position. Nobody waits for its result.
             self.doing = Doing::Nothing;
         }
         self.position = position;
@@ -160,7 +159,7 @@ impl Cursor {
         at.and_then(|at| self.buffer.get(at..)).unwrap_or(&[])
     }
 
-    /// Completes an earlier write whose future was dropped, which moves the position.
+    /// Completes an earlier write whose future was dropped. Moves the position by its bytes.
     fn poll_written(
         &mut self,
         context: &mut Context<'_>,
@@ -177,7 +176,7 @@ impl Cursor {
         result: io::Result<usize>,
         mut buffer: Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        // The write may overwrite what was read.
+        // The write may have overwritten bytes that were read, so these are dropped.
         buffer.clear();
         self.buffer = buffer;
         if let Ok(count) = result {

@@ -24,7 +24,7 @@ pub struct Timeout<O: Operation> {
     turns: Turns,
 }
 
-/// The end of the time.
+/// The deadline of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     /// This long after the operation has begun.
@@ -67,7 +67,7 @@ struct Bell {
 impl Expire for Bell {
     fn expire(&self) {
         self.has_rung.store(true, Ordering::Release);
-        // A thread that stores another task checks the flag afterwards.
+        // If another task is stored too late for this, the storing thread sees the flag afterwards.
         let task = lock(&self.task).take();
         guarded(|| task.into_iter().for_each(Waker::wake));
     }

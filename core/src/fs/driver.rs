@@ -126,12 +126,12 @@ impl FsBuilder {
                 errno: libc::EINVAL,
             });
         }
-        // The place of a cancelled request is free a little later, so there are twice as many
-        // places.
+        // The slot of a cancelled request is free a little later than the request has ended, so
+        // there are twice as many slots as requests.
         self.of_places(2 * self.in_flight)
     }
 
-    /// Makes an `Fs` with this many places for requests in the engine.
+    /// Makes an `Fs` with this many slots for requests in the engine.
     pub(super) fn of_places(&self, places: u32) -> Result<Fs, ConfigError> {
         let builder = self.builder.clone().entries(places).kernel_room(AWAITED_ROOM);
         let line = Arc::new(Line {
@@ -171,7 +171,7 @@ impl Fs {
         }
     }
 
-    /// The `Fs` of the process, if it was used.
+    /// The `Fs` of the process, if it was made.
     pub(super) fn known() -> Option<Self> {
         GLOBAL.current().cloned()
     }
@@ -248,8 +248,8 @@ impl Drop for Shared {
         if self.line.in_flight.load(Ordering::Acquire) == 0 && !IS_ENDING.get() {
             return self.instance.close();
         }
-        // Dropped operations are in flight, or this thread is ending an operation, so it must not
-        // wait.
+        // Requests are in flight, or this thread is ending one. It must not block, so another
+        // thread closes the instance.
         let instance = Arc::clone(&self.instance);
         let kept = Arc::clone(&instance);
         let mask = sys::block_signals();
@@ -257,19 +257,19 @@ impl Drop for Shared {
         let spawned = thread.stack_size(64 << 10).spawn(move || instance.close());
         sys::restore_signals(mask);
         if spawned.is_err() {
-            // No thread can be made. The engine completes its requests, and is not closed.
+            // No thread can be made. The engine still completes its requests, and is not closed.
             std::mem::forget(kept);
         }
     }
 }
 
-/// The functions of a slot, for its type of operation.
+/// The functions by which the engine uses a slot (`OpSlot`), for one type of operation.
 pub struct OpVtable {
     pub(super) complete: unsafe fn(NonNull<Header>, i32) -> bool,
     pub(super) forget: unsafe fn(NonNull<Header>),
 }
 
-/// The part of a slot that does not depend on its operation. Its address is the request's
+/// The first field of a slot, the same for all types of operations. Its address is the request's
 /// [`Sqe::user_data`].
 pub struct Header {
     vtable: &'static OpVtable,
@@ -277,22 +277,22 @@ pub struct Header {
     entry: UnsafeCell<Entry>,
     bytes: Cell<u64>,
     claim: Claim,
-    /// The operation is in the background. While it waits at the gate, its `gate_claim` is offered.
+    /// The operation is in the background. While it waits at the gate, `gate_claim` is unclaimed.
     is_background: bool,
     gate_claim: Claim,
-    /// No further request will be made.
+    /// The operation was stopped: it makes no further request.
     stopped: AtomicBool,
     /// The operation runs to its end though nobody waits, and is counted as detached.
     detached: AtomicBool,
     /// The call that a worker makes for the operation, and that a cancel may interrupt.
     interruptible: Interruptible,
-    /// The operations of the same file that are in flight.
+    /// Counts the operations in flight on the same file, if the operation has one.
     flights: Option<Arc<Flights>>,
 }
 
-// SAFETY: the cells belong to the engine's side: the thread that makes the slot, claims it, or is
-// told of its request's end. While the slot stands in line they are only read, under the line's
-// lock. The rest is atomics and an `Arc`.
+// SAFETY: `entry` and `bytes` are accessed only by the thread that makes the slot, claims it, or
+// gets its request's result. While the slot is queued, they are only read, under the line's lock.
+// The other fields can be shared.
 unsafe impl Send for Header {}
 // SAFETY: as above.
 unsafe impl Sync for Header {}
@@ -305,7 +305,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// The operation has ended.
+    /// Counts the operation as ended.
     pub(super) fn end(self) {
         if self.is_detached {
             self.fs.detached().end();
@@ -321,24 +321,24 @@ impl Counts {
 #[derive(Debug)]
 struct Handle(NonNull<Header>);
 
-// SAFETY: a slot is `Send`.
+// SAFETY: a slot is `Send` and `Sync`.
 unsafe impl Send for Handle {}
 
 impl Handle {
     fn header(&self) -> &Header {
-        // SAFETY: a reference keeps the slot.
+        // SAFETY: the handle is a reference to the slot, which keeps it.
         unsafe { self.0.as_ref() }
     }
 
     /// Drops the reference.
     fn forget(self) {
-        // SAFETY: the engine's reference, used up.
+        // SAFETY: this is the engine's reference, and nothing uses it after this call.
         unsafe { (self.header().vtable.forget)(self.0) };
     }
 
     /// Ends the request. `Some`: the operation has another request.
     fn complete(self, result: i32) -> Option<Self> {
-        // SAFETY: the request is over, and the thread that has the handle is the engine's side.
+        // SAFETY: the request is over, and the thread with the handle owns the payload.
         let is_over = unsafe { (self.header().vtable.complete)(self.0, result) };
         if is_over { None } else { Some(self) }
     }
@@ -362,7 +362,7 @@ impl AtGate for Handle {
 }
 
 impl Header {
-    /// A header of an operation in flight, which is counted.
+    /// Makes the header of an operation, and counts the operation as in flight.
     pub(super) fn new(
         fs: Fs,
         notify: i32,
@@ -393,13 +393,13 @@ impl Header {
         &self.fs
     }
 
-    /// Sets the next request. For the engine's side.
+    /// Sets the next request. Its result comes with this pointer to the slot.
     ///
     /// # Safety
-    /// The header of a slot, as a pointer to the whole slot: it is returned with the result.
+    /// The pointer is valid for the whole slot, whose payload the caller owns for the engine.
     pub(super) unsafe fn fill(header: NonNull<Self>, sqe: Sqe, bytes: u64) {
         let sqe = sqe.user_data(header.as_ptr() as u64);
-        // SAFETY: the caller's contract, and the engine's side has the cell to itself.
+        // SAFETY: the caller's contract: no other thread accesses these fields.
         unsafe {
             let header = header.as_ref();
             (*header.entry.get()).sqe = sqe;
@@ -415,17 +415,17 @@ impl Header {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Counts the operation as detached: it is abandoned next.
+    /// Counts the operation as detached. The caller abandons it afterwards.
     pub(super) fn detach(&self) {
         self.fs.detached().begin();
         self.detached.store(true, Ordering::Relaxed);
     }
 
-    /// The counters of the operation, for the thread that ends it. A detached operation is counted
-    /// as detached until it is found abandoned. If it is not found abandoned, its own thread ends
-    /// that count.
+    /// The counters of the operation, for the thread that ends it. If that thread finds a detached
+    /// operation abandoned, it also ends the count of detached ones. Otherwise the thread that has
+    /// detached the operation does so.
     pub(super) fn counts(&self, is_abandoned: bool) -> Counts {
-        // The flag was set before the operation was abandoned.
+        // The thread that has abandoned the operation has set the flag before.
         let is_detached = is_abandoned && self.detached.load(Ordering::Relaxed);
         Counts { fs: self.fs.clone(), flights: self.flights.clone(), is_detached }
     }
@@ -441,7 +441,7 @@ impl Header {
         self.interruptible.end();
     }
 
-    /// Takes the request out of the line. True: it was there, and the caller owns the payload.
+    /// Withdraws a request that is queued. True: it was, and the caller owns the payload now.
     pub(super) fn withdraw(&self) -> bool {
         let line = &self.fs.0.line;
         if self.gate_claim.claim() {
@@ -460,7 +460,7 @@ impl Header {
     /// Submits the request, or queues it in the line.
     ///
     /// # Safety
-    /// The header of a slot, with a reference for the engine, whose next request is set.
+    /// The slot's next request is set. The engine takes over a reference to the slot.
     pub(super) unsafe fn start(header: NonNull<Self>) {
         let handle = Handle(header);
         let line = Arc::clone(&handle.header().fs.0.line);
@@ -478,22 +478,22 @@ struct Line {
     waiting: Admission<Handle>,
     /// Operations in the background wait here first.
     gate: BackgroundGate<Handle>,
-    /// Requests in the engine, and those whose places are not free yet.
+    /// The number of requests in the engine, and of ended ones whose slots are not free yet.
     in_flight: AtomicUsize,
     in_flight_max: usize,
-    /// The number of bytes in their buffers.
+    /// The number of bytes in the buffers of requests in the engine.
     bytes: AtomicU64,
     bytes_max: u64,
 }
 
 impl Line {
-    /// Is there a place for a request? A hint that [`Line::admit`] checks again. The limit of bytes
-    /// is in [`Line::has_bytes`]: the request that reaches it may exceed it, so any size has its
-    /// turn.
+    /// Is there room for one more request?
     fn has_place(&self, in_flight: usize) -> bool {
         in_flight < self.in_flight_max
     }
 
+    /// Is there room for a request of this many bytes? It may exceed the limit, if the requests in
+    /// flight do not reach the limit. So a request of any size gets room.
     fn has_bytes(&self, in_flight: u64, bytes: u64) -> bool {
         bytes == 0 || in_flight == 0 || in_flight < self.bytes_max
     }
@@ -509,7 +509,7 @@ impl Line {
         let is_admitted =
             self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
         if !is_admitted {
-            // Another thread may have found no place meanwhile. The caller calls `pass_on` next.
+            // Due to this count, another thread may have found no room. The caller calls `pass_on`.
             self.in_flight.fetch_sub(1, Ordering::Release);
         }
         is_admitted
@@ -532,7 +532,7 @@ impl Line {
         self.pass_on();
     }
 
-    /// Submits an admitted request. `Some`: the instance has no place for it, and it is no longer
+    /// Submits an admitted request. `Some`: the instance has no slot for it, and it is no longer
     /// admitted. Called without a lock: the request may complete at once.
     fn submit(&self, handle: Handle) -> Option<Handle> {
         let header = handle.header();
@@ -540,11 +540,11 @@ impl Line {
             self.end_admitted(handle, -libc::ECANCELED);
             return None;
         }
-        // SAFETY: the engine's side is this thread.
+        // SAFETY: this thread has the handle of an admitted request: no other one writes `entry`.
         let entry = unsafe { *header.entry.get() };
         let instance = Arc::clone(&header.fs.0.instance);
-        // SAFETY: the operation's buffers stay in their place until the result is there, and its
-        // paths are copied now: `Steps`. Once accepted, the handle is the instance's.
+        // SAFETY: by the contract of `Steps`, buffers stay valid until the result is there, and
+        // paths until this submit, which copies them. An accepted request takes the handle along.
         let submitted = unsafe { instance.submit(&[entry]) };
         match submitted.refused {
             _ if submitted.accepted == 1 => {}
@@ -571,18 +571,18 @@ impl Line {
         self.released();
     }
 
-    /// A request has ended. Its place is free a little later: [`Line::released`].
+    /// Passes a result to its operation. The slot is free a little later: [`Line::released`].
     fn complete(&self, handle: Handle, result: i32) {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
         let is_background = handle.header().is_background;
         let Some(again) = handle.complete(result) else { return self.leave(is_background) };
         // The request goes to the front of the line, because its operation has begun. The thread
-        // that frees its place passes it on.
+        // that frees its slot in the engine passes it on.
         again.header().claim.offer();
         self.waiting.push_front(again);
     }
 
-    /// An operation has ended. If it is one in the background, another one may pass the gate.
+    /// Notes the end of an operation. After one in the background, another may pass the gate.
     fn leave(&self, is_background: bool) {
         if is_background {
             self.gate.leave();
@@ -607,8 +607,8 @@ impl Line {
         gone.into_iter().for_each(Handle::forget);
     }
 
-    /// As [`Line::pass_on`], by the one thread that passes requests on now. Withdrawn requests go
-    /// to `gone`. False: there is no room for a request.
+    /// The part of [`Line::pass_on`] that one thread at a time executes. Withdrawn requests go to
+    /// `gone`. False: there is no room for a request.
     fn pass_on_now(&self, gone: &mut Vec<Handle>) -> bool {
         loop {
             let mut is_admitted = false;
@@ -647,7 +647,7 @@ impl Line {
         match first {
             None | Some((_, true, _) | (true, _, true)) => true,
             Some((true, false, false)) if in_flight == 0 => {
-                // Places of cancelled requests will be free soon, and no thread will report it.
+                // Slots of cancelled requests will be free soon, and no thread will report it.
                 patience.wait();
                 true
             }
@@ -655,7 +655,7 @@ impl Line {
         }
     }
 
-    /// A queued request was withdrawn.
+    /// Counts a request that was withdrawn from the line, and passes the next one on.
     fn note_withdrawn(&self) {
         let gone = self.waiting.note_withdrawn(|handle| handle.header().claim.is_claimed());
         gone.into_iter().for_each(Handle::forget);

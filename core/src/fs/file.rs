@@ -137,7 +137,7 @@ impl File {
     }
 
     /// Appends the buffer to the end of the file at that moment (`RWF_APPEND`, pwritev2(2)). The
-    /// kernel does not tell the offset.
+    /// kernel does not return the offset.
     ///
     /// # Errors
     /// As [`File::write_at`]; `EOPNOTSUPP` before Linux 4.16.
@@ -247,7 +247,7 @@ impl File {
     /// # Errors
     /// As posix_fadvise(2).
     pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Op<Control> {
-        // The length has 64 bits, so it is in the place of the address.
+        // The length has 64 bits, and the field for it 32. So it goes into the field `addr`.
         let sqe = Sqe::fadvise(self.number(), offset, 0, advice as u32);
         self.control(Sqe { addr: length, ..sqe })
     }
@@ -294,7 +294,7 @@ pub struct Control {
     sqe: Sqe,
 }
 
-// SAFETY: the request has no memory.
+// SAFETY: the request passes no address.
 unsafe impl Steps for Control {
     type Output = io::Result<()>;
 
@@ -321,7 +321,7 @@ pub struct Close {
     file: File,
 }
 
-// SAFETY: the request has no memory.
+// SAFETY: the request passes no address.
 unsafe impl Steps for Close {
     type Output = io::Result<()>;
     // A cancelled close would leave it unknown whether the descriptor was closed.

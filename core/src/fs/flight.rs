@@ -1,11 +1,11 @@
 //! The protocol between an operation and the engine: one word says which of them owns the payload.
 //!
-//! | state     | the payload belongs to | the cell of the waker belongs to         |
-//! |-----------|------------------------|------------------------------------------|
-//! | EMPTY     | the engine             | the operation; nothing is in it          |
-//! | WAKER     | the engine             | the thread that leaves this state; it is full    |
-//! | DONE      | the operation          | the operation; nothing is in it          |
-//! | ABANDONED | the engine             | nobody; nothing is in it                 |
+//! | state     | the payload belongs to | the field `waker` belongs to                         |
+//! |-----------|------------------------|------------------------------------------------------|
+//! | EMPTY     | the engine             | the operation; it is empty                           |
+//! | WAKER     | the engine             | the thread that leaves this state; it holds a waker  |
+//! | DONE      | the operation          | the operation; it is empty                           |
+//! | ABANDONED | the engine             | nobody; it is empty                                  |
 //!
 //! At most two threads use a word: the one with the operation, and the one that ends the request.
 //! DONE and ABANDONED are final. Each step out of EMPTY or WAKER is one atomic exchange. So one
@@ -59,12 +59,12 @@ impl<T> Flight<T> {
         }
     }
 
-    /// The payload in its place. It does not move before it is taken out.
+    /// A reference to the payload, which does not move before it is taken out.
     ///
     /// # Safety
     /// The caller owns the payload, and drops the reference before it passes the payload on.
     pub(crate) unsafe fn payload(&self) -> &T {
-        // SAFETY: the owner has the cell to itself.
+        // SAFETY: the caller owns the payload: no other thread accesses it.
         let payload = self.payload.with(|at| unsafe { &*at });
         payload.as_ref().expect("it is taken out once")
     }
@@ -74,7 +74,7 @@ impl<T> Flight<T> {
     /// # Safety
     /// The caller owns the payload.
     pub(crate) unsafe fn take(&self) -> T {
-        // SAFETY: the owner has the cell to itself.
+        // SAFETY: the caller owns the payload: no other thread accesses it.
         let payload = self.payload.with_mut(|at| unsafe { (*at).take() });
         payload.expect("it is taken out once")
     }
@@ -94,7 +94,7 @@ impl<T> Flight<T> {
         let (empty, full) = (state::EMPTY, state::WAKER);
         match self.state.load(Ordering::Acquire) {
             state::DONE => return true,
-            // After the exchange, the cell belongs to the operation.
+            // After the exchange, the field `waker` belongs to the operation.
             state::WAKER => {
                 let swap =
                     self.state.compare_exchange(full, empty, Ordering::Acquire, Ordering::Acquire);
@@ -104,8 +104,8 @@ impl<T> Flight<T> {
             }
             _ => {}
         }
-        // SAFETY: EMPTY: the cell is the operation's. The thread that ends the request leaves it
-        // alone.
+        // SAFETY: the state is EMPTY, so the field belongs to the operation. The thread that ends
+        // the request does not access it.
         self.waker.with_mut(|at| match unsafe { &mut *at } {
             Some(known) if known.will_wake(waker) => {}
             other => *other = Some(waker.clone()),
@@ -114,15 +114,15 @@ impl<T> Flight<T> {
         let swap = self.state.compare_exchange(empty, full, Ordering::Release, Ordering::Acquire);
         if swap.is_err() {
             // DONE meanwhile, by a thread that has found no waker.
-            // SAFETY: the cell is the operation's.
+            // SAFETY: in the state DONE, the field belongs to the operation.
             self.waker.with_mut(|at| unsafe { *at = None });
             return true;
         }
         false
     }
 
-    /// The request has ended: from now on the payload belongs to the operation, unless that was
-    /// dropped.
+    /// Ends the request: from now on the payload belongs to the operation, unless the operation was
+    /// abandoned.
     ///
     /// # Safety
     /// The caller owns the payload for the engine, and calls this once.
@@ -131,7 +131,7 @@ impl<T> Flight<T> {
         let mut now = self.state.load(Ordering::Acquire);
         loop {
             if now == state::ABANDONED {
-                // SAFETY: the engine's still, by the caller's contract.
+                // SAFETY: the payload still belongs to the engine, and so to the caller.
                 return Ended::Abandoned(unsafe { self.take() });
             }
             // Release: the operation sees the payload. Acquire: this thread sees the waker.
@@ -139,7 +139,7 @@ impl<T> Flight<T> {
                 self.state.compare_exchange(now, state::DONE, Ordering::AcqRel, Ordering::Acquire);
             match swap {
                 Ok(state::WAKER) => {
-                    // SAFETY: this thread has left WAKER, so the cell is its own.
+                    // SAFETY: this thread has left WAKER, so the field belongs to it.
                     let waker = self.waker.with_mut(|at| unsafe { (*at).take() });
                     return waker.map_or(Ended::Quietly, Ended::Wake);
                 }
@@ -149,8 +149,8 @@ impl<T> Flight<T> {
         }
     }
 
-    /// The operation is dropped. Returns the payload if the request has ended; else the engine
-    /// keeps it.
+    /// Notes that the operation is given up. Returns the payload if the request has ended; else the
+    /// engine keeps it.
     ///
     /// # Safety
     /// The caller has the operation, has not taken the payload, and calls this once.
@@ -158,7 +158,7 @@ impl<T> Flight<T> {
         let mut now = self.state.load(Ordering::Acquire);
         loop {
             if now == state::DONE {
-                // SAFETY: DONE: the payload is the operation's.
+                // SAFETY: in the state DONE, the payload belongs to the operation.
                 return Some(unsafe { self.take() });
             }
             let swap = self.state.compare_exchange(
@@ -169,7 +169,7 @@ impl<T> Flight<T> {
             );
             match swap {
                 Ok(_) => {
-                    // SAFETY: whichever of the two states it was, the cell is this thread's.
+                    // SAFETY: this thread has left EMPTY or WAKER, so the field belongs to it.
                     drop(self.waker.with_mut(|at| unsafe { (*at).take() }));
                     return None;
                 }
@@ -179,8 +179,8 @@ impl<T> Flight<T> {
     }
 }
 
-/// A request that waits in line. The first thread that claims the request owns it: a thread of the
-/// engine, or one that withdraws the operation.
+/// The claim to a request that waits in line. The first thread that claims the request owns it: a
+/// thread of the engine, or one that withdraws the operation.
 #[derive(Debug)]
 pub(crate) struct Claim(AtomicBool);
 
@@ -190,17 +190,17 @@ impl Claim {
         Self(AtomicBool::new(true))
     }
 
-    /// Offers the request. Only the thread that owns it calls this.
+    /// Lets one thread claim the request from now on. Only the owner of the request calls this.
     pub(crate) fn offer(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Does a thread have the request?
+    /// Does a thread own the request?
     pub(crate) fn is_claimed(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Claims the request. True for the one thread that gets it.
+    /// Claims the request. True for the one thread that owns it from now on.
     pub(crate) fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -299,14 +299,14 @@ mod loom_models {
     /// A waker that sets a flag of loom's: `std::task::Wake` works with `std`'s `Arc` only.
     fn waker(flag: &Arc<AtomicBool>) -> Waker {
         unsafe fn clone(data: *const ()) -> RawWaker {
-            // SAFETY: `data` is from `Arc::into_raw` below, and counted.
+            // SAFETY: `data` is from `Arc::into_raw` below, and the caller has a reference.
             let flag = unsafe { Arc::from_raw(data.cast::<AtomicBool>()) };
             let other = Arc::clone(&flag);
             std::mem::forget(flag);
             RawWaker::new(Arc::into_raw(other).cast(), &VTABLE)
         }
         unsafe fn wake(data: *const ()) {
-            // SAFETY: as above; this one is used up.
+            // SAFETY: as above; the caller gives its reference up.
             let flag = unsafe { Arc::from_raw(data.cast::<AtomicBool>()) };
             flag.store(true, Ordering::Release);
         }
@@ -314,7 +314,7 @@ mod loom_models {
             unreachable!("never called here");
         }
         unsafe fn drop_it(data: *const ()) {
-            // SAFETY: as above; this one is used up.
+            // SAFETY: as above; the caller gives its reference up.
             drop(unsafe { Arc::from_raw(data.cast::<AtomicBool>()) });
         }
         static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_it);
@@ -358,14 +358,14 @@ mod loom_models {
             };
             if is_done {
                 assert!(flight.is_done());
-                // SAFETY: done: the payload is this side's, while the engine's thread may be at its
-                // end.
+                // SAFETY: the request is done, so the payload belongs to the operation, even if the
+                // engine's thread still runs.
                 assert_eq!(unsafe { flight.take() }.load(Ordering::Relaxed), 1);
             }
             engine.join().unwrap();
             if !is_done {
                 assert!(second.load(Ordering::Acquire), "it is not woken");
-                // SAFETY: woken: as above.
+                // SAFETY: as above; the engine's thread has ended.
                 assert_eq!(unsafe { flight.take() }.load(Ordering::Relaxed), 1);
             }
         });
@@ -397,7 +397,7 @@ mod loom_models {
             claim.offer();
             let (others, its_claim) = (Arc::clone(&flight), Arc::clone(&claim));
             let passer = thread::spawn(move || its_claim.claim() && end(&others));
-            // SAFETY: this thread plays the operation's side; who has claimed it owns the payload.
+            // SAFETY: this thread plays the operation's side, and takes what it has claimed.
             let here = unsafe {
                 let done = flight.abandon();
                 if done.is_none() && claim.claim() { Some(flight.take()) } else { done }
@@ -407,7 +407,8 @@ mod loom_models {
         });
     }
 
-    /// Canary: an end by a plain store misses an operation that is dropped at the same moment.
+    /// Canary: a request that is ended by a load and a store, and not by an exchange. It misses an
+    /// operation that is abandoned at the same moment.
     #[test]
     #[should_panic(expected = "two owners, or none")]
     fn loom_canary_an_end_by_a_plain_store_overlooks_an_operation_that_goes() {

@@ -143,7 +143,7 @@ pub(super) fn open_directory_at(at: RawFd, path: &Path) -> io::Result<StdFile> {
     opened.into_inner().map(StdFile::from).ok_or_else(|| io::ErrorKind::Other.into())
 }
 
-/// An open directory.
+/// An open directory whose entries are read.
 pub(super) struct Listing {
     directory: StdFile,
     /// The directory that the path is relative to.
@@ -169,7 +169,7 @@ impl Listing {
         // The first entries may be `.` and `..` alone.
         while entries.is_empty() {
             let (fd, into) = (self.directory.as_raw_fd(), self.buffer.as_mut_ptr());
-            // SAFETY: the buffer is as long.
+            // SAFETY: the buffer has this many bytes.
             let read = uninterrupted(|| unsafe { sys::call!(getdents64, fd, into, ROOM) });
             let count = outcome(read)? as usize;
             if count == 0 {
@@ -249,7 +249,7 @@ impl ReadDir {
         std::future::poll_fn(|context| self.poll_next_entry(context)).await
     }
 
-    /// As [`ReadDir::next_entry`], but wakes the task if it is pending.
+    /// Polls for the result of [`ReadDir::next_entry`]. If it is pending, the task is woken later.
     ///
     /// # Errors
     /// As [`ReadDir::next_entry`].
@@ -334,7 +334,7 @@ impl DirEntry {
         }
     }
 
-    /// The kind of file, if the read of the directory has told it.
+    /// The kind of file, if it is known without another call.
     pub(super) fn known_type(&self) -> Option<FileType> {
         self.kind
     }

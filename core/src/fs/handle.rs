@@ -39,7 +39,7 @@ struct Inner {
     flights: Arc<Flights>,
 }
 
-/// How reads that must not sleep are tried.
+/// How the first poll tries a read, which must not sleep.
 mod way {
     /// Reads have `RWF_NOWAIT`, until the file refuses it.
     pub(super) const NOWAIT: u8 = 0;
@@ -76,7 +76,7 @@ impl File {
     pub fn into_std(self) -> Result<std::fs::File, Self> {
         let mut inner = Arc::try_unwrap(self.0).map_err(Self)?;
         *inner.is_closed.get_mut() = true;
-        // SAFETY: taken once: what drops `inner` leaves it alone from here on.
+        // SAFETY: taken once: `is_closed` is set, so the drop of `inner` does not use it again.
         Ok(unsafe { ManuallyDrop::take(&mut inner.descriptor) }.into())
     }
 
@@ -145,7 +145,7 @@ impl File {
         Arc::get_mut(&mut self.0).is_some()
     }
 
-    /// A request has closed the descriptor.
+    /// Notes that a request has closed the descriptor.
     pub(super) fn closed(&self) {
         self.0.is_closed.store(true, Ordering::Relaxed);
     }
@@ -155,7 +155,8 @@ impl File {
         self.0.descriptor.as_raw_fd()
     }
 
-    /// Reads if that is known not to sleep. Errors are left to a read that may sleep.
+    /// Reads without sleeping. `None`: the caller needs a read that may sleep, which also reports
+    /// any error.
     ///
     /// # Safety
     /// `length` bytes at `address` can be written to.
@@ -191,8 +192,8 @@ impl File {
     #[inline]
     fn whole(&self, read: usize, length: usize, offset: u64) -> Option<i32> {
         // A short read can mean the end of the file, or that the rest is not in memory. Some
-        // kernels return 0 for data that is not in memory (Linux 5.9 and 5.10). Files without a
-        // size are read again.
+        // kernels return 0 for data that is not in memory (Linux 5.9 and 5.10). Files that report
+        // no size, as in /proc, are read again.
         let is_whole = read == length
             || sys::file_size(self.number())
                 .is_some_and(|size| size > 0 && offset.saturating_add(read as u64) >= size);
@@ -226,8 +227,8 @@ impl File {
     }
 }
 
-/// The alignment of direct I/O on a file. If the kernel does not tell (before Linux 6.1), it is
-/// taken as 4,096 bytes, enough for any disk.
+/// The alignment of direct I/O on a file. If the kernel does not report it (before Linux 6.1), this
+/// is 4,096 bytes, which is enough for any disk.
 fn alignment(fd: RawFd) -> Option<Alignment> {
     if cfg!(miri) {
         return None;
@@ -240,7 +241,7 @@ fn alignment(fd: RawFd) -> Option<Alignment> {
     let told = unsafe {
         sys::statx(fd, c"".as_ptr().cast(), libc::AT_EMPTY_PATH as u32, DIOALIGN, at) == 0
     };
-    // SAFETY: integers, zeroed, and filled in by the kernel.
+    // SAFETY: all fields are integers, zeroed above. The kernel may have filled them in.
     let found = unsafe { found.assume_init() };
     let (memory, offset) = (found.stx_dio_mem_align as usize, found.stx_dio_offset_align as usize);
     if told && found.stx_mask & DIOALIGN != 0 && memory > 0 && offset > 0 {
@@ -293,7 +294,7 @@ impl Drop for Inner {
         if !*self.is_closed.get_mut() {
             let fd = self.descriptor.as_raw_fd();
             Facts::forget(&(fd..=fd));
-            // SAFETY: dropped once, and used by nobody any more.
+            // SAFETY: dropped once. This is the last handle, so nothing uses the descriptor again.
             unsafe { ManuallyDrop::drop(&mut self.descriptor) };
         }
     }
@@ -317,7 +318,7 @@ impl Opened {
     /// Takes the descriptor from a request's result.
     pub(super) fn adopt(&self, result: i32) {
         if result >= 0 {
-            // SAFETY: the kernel has just given it, for this request alone.
+            // SAFETY: the kernel has just opened this descriptor for the request, which owns it.
             let _ = self.0.set(unsafe { OwnedFd::from_raw_fd(result) });
         }
     }

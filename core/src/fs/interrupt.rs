@@ -103,9 +103,9 @@ extern "C" fn nothing(_: i32) {}
 
 /// The action of a signal.
 fn action(signal: i32) -> Option<libc::sigaction> {
-    // SAFETY: integers and null pointers.
+    // SAFETY: integers and pointers, which may be zero.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the action.
+    // SAFETY: writable memory for the action.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
     (asked == 0).then_some(action)
 }
@@ -137,13 +137,13 @@ fn take_signal() -> Option<i32> {
 fn make(signal: i32, thread: u32) -> Option<i32> {
     const NOW: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1 };
     const AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-    // SAFETY: integers and pointers that are not used.
+    // SAFETY: integers and pointers, which may be zero.
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
     (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, signal);
     event.sigev_notify_thread_id = thread as i32;
     let mut timer = 0i32;
     let (event, at) = (&raw const event, &raw mut timer);
-    // SAFETY: an event, and a place for the number of the timer (timer_create(2)).
+    // SAFETY: an event, and writable memory for the timer's number (timer_create(2)).
     if unsafe { sys::call!(timer_create, libc::CLOCK_MONOTONIC, event, at) } != 0 {
         return None;
     }
@@ -154,6 +154,6 @@ fn make(signal: i32, thread: u32) -> Option<i32> {
 }
 
 fn delete(timer: i32) {
-    // SAFETY: ours, and deleted once.
+    // SAFETY: no memory is passed. The timer was made here, and is deleted once.
     unsafe { sys::call!(timer_delete, timer) };
 }

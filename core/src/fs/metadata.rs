@@ -225,7 +225,7 @@ pub(super) struct Found(UnsafeCell<libc::statx>);
 
 impl Found {
     pub(super) fn new() -> Self {
-        // SAFETY: integers.
+        // SAFETY: all fields are integers, which may be zero.
         Self(UnsafeCell::new(unsafe { std::mem::zeroed() }))
     }
 
@@ -234,7 +234,7 @@ impl Found {
     }
 
     pub(super) fn get(&self) -> Metadata {
-        // SAFETY: the thread that asks has the operation, and no request of it is under way.
+        // SAFETY: the calling thread owns the operation, and no request of it is under way.
         Metadata(unsafe { *self.0.get() })
     }
 
@@ -266,7 +266,7 @@ impl Stat {
     }
 }
 
-// SAFETY: the path and the place for what is found are in the operation.
+// SAFETY: the operation owns the path and the struct statx, and stays in its slot.
 unsafe impl Steps for Stat {
     type Output = io::Result<Metadata>;
 

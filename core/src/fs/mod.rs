@@ -49,7 +49,7 @@
 //! operation goes to a thread of the engine once: a small file is opened, read and closed there.
 //! [`read_many`], [`metadata_many`] and [`walk`] use a few threads for many files, and return
 //! results as they become ready. [`replace`] leaves the old or the new content after a crash. A
-//! [`Dir`] is a directory that is opened once. [`Op::background`] lets other operations go before.
+//! [`Dir`] is a directory that is opened once. [`Op::background`] lets other operations go first.
 //!
 //! # Buffers
 //!
@@ -68,9 +68,9 @@
 //! 4. Requests have no order among each other. [`File::sync_data`] covers the writes whose futures
 //!    were ready before it was polled.
 //! 5. The engine has a limit of requests and a limit of bytes ([`FsBuilder`] sets both). Below both
-//!    limits it takes the next request. Further requests are queued in order, and never fail
-//!    because of a limit. A request of any size has its turn. A request that is dropped in the
-//!    queue leaves its turn to the next one.
+//!    limits it takes the next request, however large. Further requests are queued in order, and
+//!    never fail because of a limit. A request that is dropped in the queue does not hold up the
+//!    next one.
 //! 6. A waker is called after the result is final, and never under a lock.
 //! 7. Errors have the kernel's errno; a cancelled operation's is `ECANCELED`.
 //! 8. [`Op::timeout`] is ready in time, whatever the kernel does; a late operation and its buffer
@@ -79,7 +79,8 @@
 //!    and those that were in flight, end with `EINVAL`; files that the child opens are its own.
 //!    open(2) says why no direct I/O should be in flight at a fork.
 //! 10. A detached operation runs to its end, as long as the process does: [`drain`] waits for it.
-//! 11. After [`Fs::shutdown`] no operation of that `Fs` touches a file or a buffer any more.
+//! 11. After [`Fs::shutdown`] has succeeded, no operation of that `Fs` touches a file or a buffer
+//!     any more.
 //! 12. The open of a FIFO that is cancelled or dropped ends, and gives its thread back. For that
 //!     the engine uses a real-time signal that had no handler.
 

@@ -28,12 +28,12 @@ impl<O: Steps> Operation for O {}
 
 /// The requests of an operation, one after the other.
 ///
-/// All methods take `&self`, and use cells: a unique reference would invalidate addresses that the
-/// kernel has.
+/// Methods that are called while the operation is in flight take `&self`, and use cells: a unique
+/// reference would invalidate addresses that the kernel has.
 ///
 /// # Safety
-/// The memory of a [`Steps::request`] stays valid until its result is there, if `self` is not
-/// moved: buffers and, until the submit, paths.
+/// If `self` is not moved, buffers of a [`Steps::request`] stay valid until its result is there,
+/// and its paths until it is submitted.
 pub unsafe trait Steps: Send + 'static {
     /// The output of the future.
     type Output;
@@ -41,8 +41,8 @@ pub unsafe trait Steps: Send + 'static {
     /// A request may be cancelled while the engine has it.
     const CANCELLABLE: bool = true;
 
-    /// The cell with the `Fs` that gets the operation's requests. If the cell is empty, the
-    /// process's `Fs` gets them.
+    /// Holds the `Fs` that gets the operation's requests. If this is not set, the process's `Fs`
+    /// gets them.
     fn home(&self) -> &OnceLock<Fs>;
 
     /// The counter of operations on the file, if the operation is on an open file.
@@ -60,8 +60,8 @@ pub unsafe trait Steps: Send + 'static {
         None
     }
 
-    /// Stores the addresses that depend on the final place of `self`, which is the slot of this
-    /// header.
+    /// Stores addresses of parts of `self`. From now on `self` does not move: it is in its slot,
+    /// whose header this is.
     fn pin(&self, _header: &Header) {}
 
     /// The next request.
@@ -140,7 +140,7 @@ impl<O: Operation> OpSlot<O> {
 /// # Safety
 /// The header is the first field of a `OpSlot<O>`, of which the caller has a reference.
 unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a OpSlot<O> {
-    // SAFETY: the layout is C's; the caller answers for the rest. The pointer is the `Arc`'s.
+    // SAFETY: with `repr(C)`, the slot has its header's address. The rest is the caller's contract.
     unsafe { header.cast::<OpSlot<O>>().as_ref() }
 }
 
@@ -149,7 +149,7 @@ unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a OpSlot<O> {
 /// # Safety
 /// As for [`slot`]; the reference is the engine's, and dropped by this.
 unsafe fn forget<O: Operation>(header: NonNull<Header>) {
-    // SAFETY: the caller's contract; it is from `Arc::into_raw`.
+    // SAFETY: the caller's contract; the engine's reference is from `Arc::into_raw`.
     drop(unsafe { Arc::from_raw(header.cast::<OpSlot<O>>().as_ptr().cast_const()) });
 }
 
@@ -187,7 +187,7 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
             None
         }
     };
-    // SAFETY: the engine's reference, which nothing uses any more.
+    // SAFETY: this is the engine's reference, and nothing uses it after this call.
     unsafe { forget::<O>(header) };
     match ended {
         Ended::Quietly => {}
@@ -239,7 +239,7 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Lets other operations go before. Only [a few](super::FsBuilder::background) background
+    /// Lets other operations go first. Only [a few](super::FsBuilder::background) background
     /// operations of an [`Fs`] compete with the others at a time, by default one. The rest waits,
     /// in order. So another operation has at most that many background operations before it.
     ///
@@ -270,7 +270,7 @@ impl<O: Operation> Op<O> {
     /// file has an `Fs` already.
     pub fn on(self, fs: &Fs) -> Self {
         if let State::Lazy(operation) = &self.state {
-            // The operation may have an engine already.
+            // If the operation has an `Fs` already, it keeps that one.
             let _ = operation.home().set(fs.clone());
         }
         self
@@ -313,7 +313,7 @@ impl<O: Operation> Op<O> {
             State::Lazy(operation) => State::Ended(operation, -libc::ECANCELED),
             State::Flying(slot) => {
                 if stop(&slot) {
-                    // SAFETY: withdrawn from the line: the payload is this side's.
+                    // SAFETY: the request was withdrawn, so this thread owns the payload.
                     let Settled { operation, .. } = unsafe { slot.flight.take() };
                     State::Ended(operation, -libc::ECANCELED)
                 } else {
@@ -334,12 +334,12 @@ impl<O: Operation> Op<O> {
     /// Lets the operation run to its end, if it has begun.
     pub(super) fn release(&mut self) {
         if let State::Flying(slot) = self.take() {
-            // In the child of a fork(2), the operation is not this process's.
+            // In the child of a fork(2), an operation of the parent is not counted.
             let is_counted = slot.generation() == process::generation();
             if is_counted {
                 slot.header.detach();
             }
-            // SAFETY: the operation goes; the payload was not taken.
+            // SAFETY: this `Op` gives its slot up here, and has not taken the payload.
             let ended = unsafe { slot.flight.abandon() };
             if is_counted && ended.is_some() {
                 slot.header.fs().detached().end();
@@ -350,7 +350,7 @@ impl<O: Operation> Op<O> {
     /// Has the operation, which has begun, ended? If not, wakes `waker` at its end.
     pub(super) fn is_ended(&mut self, waker: &Waker) -> bool {
         match &self.state {
-            // SAFETY: this is the operation; the payload is not taken before the state is over.
+            // SAFETY: this `Op` has the slot, and has not abandoned it.
             State::Flying(slot) => unsafe { slot.flight.poll(waker) },
             _ => true,
         }
@@ -380,7 +380,7 @@ impl<O: Operation> Op<O> {
     fn begun(&self, mut operation: O, notify: i32) -> State<O> {
         if operation.home().get().is_none() {
             match Fs::global() {
-                // Another thread may have set the same engine first.
+                // Another operation on the file may have set the same `Fs` first.
                 Ok(fs) => drop(operation.home().set(fs)),
                 Err(errno) => return State::Ended(operation, errno),
             }
@@ -413,14 +413,14 @@ impl<O: Operation> Op<O> {
         let engines = Arc::into_raw(Arc::clone(&slot));
         let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");
         {
-            // SAFETY: nobody else knows it yet. From here on the operation does not move.
+            // SAFETY: no other thread has the slot yet. From here on the operation does not move.
             let operation = &unsafe { slot.flight.payload() }.operation;
             operation.pin(&slot.header);
             let request = operation.request();
-            // SAFETY: the first field of the slot, whose address this is.
+            // SAFETY: `header` is the address of the whole slot, which no other thread has yet.
             unsafe { Header::fill(header, request, operation.bytes()) };
         }
-        // SAFETY: a header with a reference for the engine, in its final place.
+        // SAFETY: the request is set, and `engines` is the engine's reference to the slot.
         unsafe { Header::start(header) };
         State::Flying(slot)
     }
@@ -430,7 +430,8 @@ impl<O: Operation> Op<O> {
         match self.take() {
             State::Ended(operation, result) => Some(operation.end(result)),
             State::Flying(slot) if slot.flight.is_done() => {
-                // SAFETY: done: the payload is this side's, and is taken once: the state is over.
+                // SAFETY: the request is done, so this thread owns the payload. It is taken once,
+                // because the state is `Over` now.
                 let Settled { operation, result } = unsafe { slot.flight.take() };
                 Some(operation.end(result.get()))
             }
@@ -445,13 +446,13 @@ impl<O: Operation> Op<O> {
     }
 }
 
-/// The output of an operation whose request is the parent's: it never ends in this process.
+/// The output, in the child of a fork(2), of an operation of the parent: it never ends here.
 #[cold]
 fn orphaned<O: Operation>(slot: &OpSlot<O>) -> O::Output {
-    // SAFETY: the operation is at its end here.
+    // SAFETY: the `Op` gives its slot up here, and has not taken the payload.
     let done = unsafe { slot.flight.abandon() };
-    // SAFETY: of the threads of a fork(2)'s parent none is here but this one: the payload in this
-    // process's memory has no other owner.
+    // SAFETY: the parent's other threads do not exist in the child, so nothing else uses this
+    // process's copy of the payload.
     let payload = done.unwrap_or_else(|| unsafe { slot.flight.take() });
     payload.operation.end(-libc::EINVAL)
 }
@@ -472,7 +473,7 @@ fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
     }
     if O::CANCELLABLE {
         header.interrupt();
-        // The address is this slot's as long as there is a reference, which the caller has.
+        // The caller has a reference, so the address is not that of another slot.
         let _ = header.fs().instance().cancel(Arc::as_ptr(slot) as u64);
     }
     false
@@ -511,7 +512,7 @@ impl<O: Operation> Awaited for Op<O> {
         self.begin(TOLD_OTHERWISE);
         self.spend(spent);
         if let State::Flying(slot) = &self.state {
-            // SAFETY: this is the operation; the payload is not taken before the state is over.
+            // SAFETY: this `Op` has the slot, and has not abandoned it.
             let is_done = unsafe { slot.flight.poll(context.waker()) };
             if !is_done && slot.generation() == process::generation() {
                 return Poll::Pending;
@@ -522,17 +523,17 @@ impl<O: Operation> Awaited for Op<O> {
     }
 }
 
-/// An operation in flight is in a slot, which does not move. Before that, nothing has an address of
-/// the operation.
+/// An `Op` may be moved at any time: addresses are taken only of operations in flight, which are in
+/// slots.
 impl<O: Operation> Unpin for Op<O> {}
 
 impl<O: Operation> Drop for Op<O> {
     fn drop(&mut self) {
         let State::Flying(slot) = self.take() else { return };
-        // SAFETY: the operation goes; the payload was not taken.
+        // SAFETY: this `Op` gives its slot up here, and has not taken the payload.
         let done = unsafe { slot.flight.abandon() };
         if done.is_none() && stop(&slot) {
-            // SAFETY: withdrawn from the line: the payload is this side's.
+            // SAFETY: the request was withdrawn, so this thread owns the payload.
             drop(unsafe { slot.flight.take() });
         }
     }

@@ -44,7 +44,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Options without any access: as [`File::options`].
+    /// Options without an access mode, as from [`File::options`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -179,7 +179,7 @@ unsafe extern "C" fn open(operation: u64) -> i32 {
     open_now(header, at, &operation.path, operation.flags.get(), operation.mode)
 }
 
-// SAFETY: the path is in the operation.
+// SAFETY: the request has the address of the operation alone, which owns the path.
 unsafe impl Steps for Open {
     type Output = io::Result<File>;
 

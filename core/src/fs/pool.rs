@@ -35,9 +35,9 @@ struct Shelf {
 struct Stock {
     made: usize,
     free: Vec<Memory>,
-    /// Waiting tasks, in the order in which they came. There is no free buffer then.
+    /// Waiting tasks, in the order in which they came. While there are any, no buffer is free.
     waiting: BTreeMap<u64, Waker>,
-    /// Buffers for tasks that have waited.
+    /// Buffers for woken tasks, by their numbers in `waiting`.
     given: BTreeMap<u64, Memory>,
     last: u64,
 }
@@ -112,7 +112,7 @@ impl Drop for Shelf {
     fn drop(&mut self) {
         let Ok(stock) = self.stock.get_mut() else { return };
         for Memory(at) in stock.free.drain(..) {
-            // SAFETY: allocated with this layout, and free: nobody uses it.
+            // SAFETY: allocated with this layout. The buffer is free, so nothing uses it.
             unsafe { dealloc(at.as_ptr(), self.layout) };
         }
     }
@@ -198,7 +198,7 @@ impl PoolBuf {
     pub fn resize(&mut self, length: usize) {
         assert!(length <= self.capacity(), "a pool's buffer does not grow");
         let new = length.saturating_sub(self.length);
-        // SAFETY: behind the bytes that are initialised, and within the memory.
+        // SAFETY: the new bytes are within the memory, which the buffer owns.
         unsafe { self.memory.0.add(length - new).write_bytes(0, new) };
         self.length = length;
     }
@@ -243,8 +243,8 @@ impl IoBufMut for PoolBuf {
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
         let at = self.memory.0.as_ptr().cast();
         // SAFETY: allocated with this size, and the buffer has one owner. Bytes behind its length
-        // are read by nobody before they are written. As for a `Vec`, the trait's callers leave
-        // those before it initialised.
+        // are not read before they are written. As for a `Vec`, the trait's callers leave the bytes
+        // before its length initialised.
         unsafe { std::slice::from_raw_parts_mut(at, self.capacity()) }
     }
 }

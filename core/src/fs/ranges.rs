@@ -102,7 +102,7 @@ impl Wide {
         let errno = io::Error::from_raw_os_error;
         let Alignment { memory, offset: granule } = file.granules();
         let begin = range.start - range.start % granule as u64;
-        // Both values are below 2^63 plus the alignment.
+        // `ReadRanges::begin` refuses ends of 2^63 or more, so its ranges do not overflow here.
         let length = usize::try_from(range.end.next_multiple_of(granule as u64) - begin);
         let enough = usize::try_from(range.end - begin).map_err(|_| errno(libc::EINVAL))?;
         let length = length.map_err(|_| errno(libc::EINVAL))?;
@@ -140,7 +140,7 @@ impl ReadRanges {
         Self { file, ranges, coalesce, reads, gather, is_background, turns }
     }
 
-    /// Lets other operations go before: the reads of these ranges are
+    /// Lets other operations go first: the reads of these ranges are
     /// [in the background](Op::background).
     pub fn background(mut self) -> Self {
         self.is_background = true;
@@ -167,7 +167,7 @@ impl ReadRanges {
         Ok(())
     }
 
-    /// The ranges to read, each with the numbers of its members.
+    /// The ranges to read as one, each with the numbers of the requested ranges in it.
     fn parts(&self) -> Vec<(Range<u64>, Vec<usize>)> {
         let mut order: Vec<usize> = (0..self.ranges.len()).collect();
         order.retain(|&at| !self.ranges[at].is_empty());
@@ -259,7 +259,7 @@ awaited!(ReadRanges, io::Result<Vec<Chunk>>);
 impl Awaited for ReadRanges {
     fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<Self::Output> {
         let this = self;
-        // In the child of a fork no read ends; the operations know that.
+        // In the child of a fork(2) no read of the parent ends. There `wait` fails at once.
         let is_inherited =
             this.file.fs().is_some_and(|fs| fs.generation() != process::generation());
         if is_inherited {
@@ -349,7 +349,7 @@ impl RangeChunks {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`RangeChunks::next`], but wakes the task if it is pending.
+    /// Polls for the result of [`RangeChunks::next`]. If it is pending, the task is woken later.
     ///
     /// # Errors
     /// As [`RangeChunks::next`].
@@ -375,7 +375,7 @@ impl RangeChunks {
         })
     }
 
-    /// Begins to read. Parts that are in memory have ended then.
+    /// Begins to read, and takes the chunks of parts that were in memory.
     fn begin(&mut self, spent: &mut Spent) {
         let begun = self.ranges.begin(spent);
         let reads = std::mem::take(&mut self.ranges.reads);
@@ -406,7 +406,7 @@ impl RangeChunks {
     fn collect(&mut self) {
         let fs = self.ranges.file.fs();
         let ended = if fs.is_some_and(|fs| fs.generation() != process::generation()) {
-            // In the child of a fork no read ends; the operations know that.
+            // In the child of a fork(2) no read of the parent ends. There `wait` fails at once.
             (0..self.parts.len()).collect()
         } else {
             std::mem::take(&mut *lock(&self.ready.ended))
@@ -422,7 +422,7 @@ impl RangeChunks {
     fn end(&mut self, part: Part) {
         let Part { begin, read, members } = part;
         self.left = self.left.map(|left| left - 1);
-        // The wait does not block.
+        // The read has ended, so `wait` does not block.
         match read.wait() {
             BufResult(Ok(()), buffer) => {
                 let chunks = &mut self.chunks;

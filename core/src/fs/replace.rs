@@ -130,7 +130,7 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<OnWorker<u64>> {
 }
 
 fn copy_now(header: &Header, from: &Path, to: &Path) -> io::Result<u64> {
-    /// Bytes that are copied between two checks whether somebody waits.
+    /// The number of bytes that are copied between two checks whether the operation was stopped.
     const PART: u64 = 64 << 20;
     let source = File::open(from)?;
     let known = source.metadata()?;

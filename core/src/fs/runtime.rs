@@ -125,11 +125,11 @@ impl DrivingTask {
                 return;
             }
             if has_threads {
-                // A task that was just woken is the next one on its worker. After a yield, this
-                // task finds the requests of other tasks as well, and an idle worker may run it.
+                // tokio runs a woken task next, on the thread that has woken it. The yield lets
+                // other tasks submit requests first, or an idle thread run this task.
                 tokio::task::yield_now().await;
             }
-            // A panic inside would lose requests, and tokio would continue: `kept` aborts.
+            // tokio would catch a panic and continue without its requests. `kept` aborts instead.
             let drive = |instance: Arc<Instance>| kept(|| instance.drive());
             if !self.instance.upgrade().is_some_and(drive) {
                 return;

@@ -84,7 +84,7 @@ fn file(in_flight: u32, room: u32) -> (Fs, File) {
     (fs.clone(), File::new(file.into(), fs.into(), true))
 }
 
-/// Waits until nothing is in flight: the slots are freed then, or soon.
+/// Waits until nothing is in flight. The slots are freed then, or soon after.
 fn drain(fs: &Fs) {
     while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
@@ -156,7 +156,7 @@ fn a_pools_buffer_shows_what_was_written_and_zeros() {
         assert_eq!(buffer[..], [0; 5]);
         buffer.copy_from_slice(b"12345");
         buffer.as_uninit()[5..].fill(MaybeUninit::new(7 + round));
-        // SAFETY: as many were written.
+        // SAFETY: the first eight bytes were written.
         unsafe { buffer.advance_to(8) };
         buffer.resize(10);
         assert_eq!(

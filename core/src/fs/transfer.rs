@@ -33,7 +33,7 @@ pub type WriteAll<B> = FileTransfer<B, Out, Whole>;
 #[derive(Debug)]
 pub(super) struct Span {
     offset: u64,
-    /// The buffer's address, asked for once, when the operation has its final place.
+    /// The buffer's address, taken once the operation does not move any more.
     address: Cell<u64>,
     length: Cell<usize>,
     done: Cell<usize>,
@@ -65,8 +65,8 @@ impl Span {
     pub(super) fn left(&self) -> (u64, usize, u64) {
         let done = self.done.get();
         let length = (self.length.get() - done).min(MAX_RW_COUNT);
-        // The offset must not become the one that means "the file position": the kernel refuses a
-        // negative offset.
+        // An offset of -1 would mean the file position. The kernel takes 2^63 as another negative
+        // offset, and refuses it.
         let offset = self.offset.saturating_add(done as u64).min(1 << 63);
         (self.address.get() + done as u64, length, offset)
     }
@@ -91,7 +91,7 @@ impl Span {
         while !self.is_whole() && !header.is_stopped() {
             let (address, length, _) = self.left();
             let length = length.min(PART);
-            // SAFETY: the buffer is the operation's, which is under way.
+            // SAFETY: the operation owns the buffer, and its request is under way.
             let written = uninterrupted(|| unsafe { sys::call!(write, fd, address, length) });
             if outcome(written)? == 0 {
                 return Ok(());
@@ -119,10 +119,10 @@ impl Span {
 /// The direction of a transfer with this buffer.
 ///
 /// # Safety
-/// `memory` returns the buffer's own memory, which does not move while the buffer is not used.
+/// `memory` returns the buffer's memory, which does not move while the buffer is not used.
 /// `request` transfers to or from the given address only.
 pub unsafe trait Direction<B>: 'static {
-    /// Are some of these transfers executed in the poll?
+    /// Does the first poll try these transfers?
     const INLINE: bool;
     /// The error of a transfer that ended before it was complete.
     const SHORT: io::ErrorKind;
@@ -133,10 +133,10 @@ pub unsafe trait Direction<B>: 'static {
     /// A transfer of this many bytes at an address.
     fn request(fd: RawFd, address: u64, length: usize, offset: u64) -> Sqe;
 
-    /// Sets the buffer's length to the number of bytes transferred.
+    /// Raises the buffer's length to the number of bytes read, if it is less.
     ///
     /// # Safety
-    /// Notes that this many bytes from the start of `memory`'s result were transferred.
+    /// This many bytes from the start of `memory`'s result were transferred.
     unsafe fn advance(_buffer: &mut B, _count: usize) {}
 }
 
@@ -144,7 +144,7 @@ pub unsafe trait Direction<B>: 'static {
 #[derive(Debug)]
 pub struct In;
 
-// SAFETY: compio-buf has an `IoBufMut` answer for its memory.
+// SAFETY: the contract of compio-buf's `IoBufMut` covers the buffer's memory.
 unsafe impl<B: IoBufMut + Send> Direction<B> for In {
     const INLINE: bool = true;
     const SHORT: io::ErrorKind = io::ErrorKind::UnexpectedEof;
@@ -168,7 +168,7 @@ unsafe impl<B: IoBufMut + Send> Direction<B> for In {
 #[derive(Debug)]
 pub struct Out;
 
-// SAFETY: as above, of an `IoBuf`.
+// SAFETY: the contract of compio-buf's `IoBuf` covers the buffer's memory.
 unsafe impl<B: IoBuf + Send> Direction<B> for Out {
     const INLINE: bool = false;
     const SHORT: io::ErrorKind = io::ErrorKind::WriteZero;
@@ -243,8 +243,8 @@ impl<B, D, A> FileTransfer<B, D, A> {
     }
 }
 
-// SAFETY: the buffer is the operation's, so what it has said of its memory stays true until it is
-// touched again, which happens at the end; compio-buf has its implementors answer for that.
+// SAFETY: the operation owns the buffer, and does not use it until the request has ended. By the
+// contract of compio-buf's traits, the buffer's memory stays valid until then.
 unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfer<B, D, A> {
     type Output = BufResult<A::Count, B>;
 
@@ -261,7 +261,7 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
             return None;
         }
         let (address, length) = D::memory(self.buffer.get_mut());
-        // SAFETY: a read, and the buffer is borrowed meanwhile.
+        // SAFETY: only reads are tried, and the buffer is borrowed meanwhile.
         let result = unsafe { self.file.read_now(address, length, self.span.offset) }?;
         self.span.pin((address, length));
         // A shorter result means that the end of the file was reached.
@@ -270,7 +270,7 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
     }
 
     fn pin(&self, _: &Header) {
-        // SAFETY: not out with the kernel yet.
+        // SAFETY: no request has the buffer's address yet, so nothing else uses the buffer.
         self.span.pin(D::memory(unsafe { &mut *self.buffer.get() }));
     }
 
@@ -299,7 +299,7 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
 
     fn end(self, result: i32) -> BufResult<A::Count, B> {
         let (done, mut buffer) = (self.span.done.get(), self.buffer.into_inner());
-        // SAFETY: this many bytes were transferred, of as many as the buffer has said there are.
+        // SAFETY: this many bytes were transferred, at most the length that `memory` returned.
         unsafe { D::advance(&mut buffer, done) };
         let result =
             if A::WHOLE { self.span.all(result, D::SHORT) } else { outcome(result).map(|_| ()) };

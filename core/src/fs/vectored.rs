@@ -32,14 +32,14 @@ pub unsafe trait VectorDirection<B>: Direction<B> {
     fn vectored(fd: RawFd, vectors: &[Iovec], offset: u64) -> Sqe;
 }
 
-// SAFETY: the request has these vectors.
+// SAFETY: the request transfers to the memory of these vectors only.
 unsafe impl<B: IoBufMut + Send> VectorDirection<B> for In {
     fn vectored(fd: RawFd, vectors: &[Iovec], offset: u64) -> Sqe {
         Sqe::readv(fd, vectors, offset)
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the request transfers from the memory of these vectors only.
 unsafe impl<B: IoBuf + Send> VectorDirection<B> for Out {
     fn vectored(fd: RawFd, vectors: &[Iovec], offset: u64) -> Sqe {
         Sqe::writev(fd, vectors, offset)
@@ -51,7 +51,7 @@ pub struct Vectored<B, D> {
     file: File,
     offset: u64,
     buffers: UnsafeCell<Vec<B>>,
-    /// The buffers' addresses and lengths, asked for once, when the operation has its final place.
+    /// The buffers' addresses and lengths, taken once the operation does not move any more.
     vectors: UnsafeCell<Vec<Iovec>>,
     kind: PhantomData<fn() -> D>,
 }
@@ -66,8 +66,8 @@ impl<B, D> Vectored<B, D> {
     }
 }
 
-// SAFETY: the buffers are the operation's, in a `Vec` that is not touched meanwhile; what they have
-// said of their memory stays true until they are, at the end. The vectors are there as well.
+// SAFETY: the operation owns the buffers and the vectors, and changes neither until the request has
+// ended. By the contract of compio-buf's traits, the buffers' memory stays valid until then.
 unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
     type Output = BufResult<usize, Vec<B>>;
 
@@ -84,7 +84,7 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
     }
 
     fn pin(&self, _: &Header) {
-        // SAFETY: not out with the kernel yet.
+        // SAFETY: no request has these addresses yet, so nothing else uses buffers and vectors.
         let (buffers, vectors) = unsafe { (&mut *self.buffers.get(), &mut *self.vectors.get()) };
         vectors.extend(buffers.iter_mut().map(|buffer| {
             let (address, length) = D::memory(buffer);
@@ -93,7 +93,7 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
     }
 
     fn request(&self) -> Sqe {
-        // The offset must not become the one that means "the file position".
+        // An offset of -1 would mean the file position. The kernel refuses 2^63, also negative.
         let offset = self.offset.min(1 << 63);
         // SAFETY: nobody changes the vectors any more.
         D::vectored(self.file.number(), unsafe { &*self.vectors.get() }, offset)
@@ -110,8 +110,7 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
         let mut rest = *result.as_ref().unwrap_or(&0);
         for (buffer, vector) in buffers.iter_mut().zip(vectors) {
             let count = rest.min(vector.iov_len);
-            // SAFETY: this many bytes were transferred, of as many as the buffer has said there
-            // are.
+            // SAFETY: this many bytes were transferred, at most the length that `memory` returned.
             unsafe { D::advance(buffer, count) };
             rest -= count;
         }

@@ -24,7 +24,7 @@ thread_local! {
 /// Wakes a task now, or after the harvest that this thread is in.
 pub(super) fn wake(waker: Waker) {
     let mut waker = Some(waker);
-    // An ending thread has no harvest.
+    // While a thread ends, `HELD` is gone, and the task is woken now.
     let _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
         if held.harvests > 0 {
@@ -75,7 +75,7 @@ pub(super) fn guarded(body: impl FnOnce()) {
 #[derive(Debug, Default)]
 pub struct Flights {
     count: AtomicUsize,
-    /// There are wakers.
+    /// There are wakers in the list below.
     is_watched: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -85,8 +85,8 @@ impl Flights {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An operation has ended. Either the thread that ends the last operation sees a waiting task,
-    /// or the task sees the end. Both write before they read, in one order for all threads.
+    /// Counts an operation as ended, and wakes the tasks after the last one. Either this thread
+    /// sees a waiting task, or the task sees the end: both write before they read, with `SeqCst`.
     pub(super) fn end(&self) {
         if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
         {

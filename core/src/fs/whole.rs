@@ -31,7 +31,7 @@ const REPLACE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CL
 /// The maximum size in bytes of a file that a worker transfers for [`read()`] or [`write()`].
 /// Larger files are transferred by requests, whose bytes count as in flight.
 const SMALL: usize = 256 << 10;
-/// The length in bytes of the first read of a file that does not tell its length.
+/// The length in bytes of the first read of a file that reports no length, as in /proc.
 const UNTOLD: u64 = 8192;
 
 /// Opens a file, on a worker: a descriptor, or a negative errno. An open of a FIFO ends with
@@ -110,11 +110,11 @@ impl Data {
         (spare.as_mut_ptr().cast(), spare.len().min(MAX_RW_COUNT))
     }
 
-    /// A read of `asked` bytes to [`Data::spare`] returned `count`. Returns whether the file is at
-    /// its end; if not, there is room for more.
+    /// Adds the `count` bytes that a read of `asked` bytes has written to [`Data::spare`]. Returns
+    /// whether the file is at its end. If not, there is room for more.
     ///
     /// # Safety
-    /// This many bytes were written there.
+    /// `count` bytes were written there.
     unsafe fn add(&mut self, count: usize, asked: usize, is_file: bool) -> io::Result<bool> {
         let length = self.0.len() + count;
         // SAFETY: the caller's contract.
@@ -229,7 +229,7 @@ impl<T> ReadFile<T> {
         // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
         let (descriptor, found) = look(header, at(&self.dir), &self.path, &self.found)?;
-        // SAFETY: the worker is the engine's side, and no transfer is under way.
+        // SAFETY: only this worker uses the operation now, and no transfer is under way.
         let data = unsafe { &mut *self.data.get() };
         data.reserve_for(found)?;
         if found.is_file() && found.len() <= SMALL as u64 {
@@ -252,7 +252,7 @@ unsafe extern "C" fn begin_read<T>(operation: u64) -> i32 {
     operation.begin().map_or_else(|error| errno_of(&error), |is_whole| i32::from(!is_whole))
 }
 
-// SAFETY: path, buffer and the place for what is found are in the operation.
+// SAFETY: the operation owns the path, the buffer and the struct statx, and stays in its slot.
 unsafe impl<T: Contents> Steps for ReadFile<T> {
     type Output = io::Result<T>;
 
@@ -272,7 +272,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
         match self.opened.number() {
             -1 => call(begin_read::<T>, self),
             fd => {
-                // SAFETY: no request is under way.
+                // SAFETY: the caller owns the operation, and no request of it is under way.
                 let data = unsafe { &mut *self.data.get() };
                 let (address, length) = data.spare();
                 self.asked.set(length);
@@ -354,7 +354,7 @@ pub struct WriteFile<B> {
     buffer: UnsafeCell<B>,
     span: Span,
     replaces: bool,
-    /// The worker has done its part.
+    /// The worker has opened the file, and written it if it is small.
     is_begun: Cell<bool>,
     home: OnceLock<Fs>,
 }
@@ -388,7 +388,8 @@ impl<B> WriteFile<B> {
     }
 }
 
-/// The function that the worker calls.
+/// The function that the worker calls: returns 0 if everything was written, and 1 if requests have
+/// to write it.
 ///
 /// # Safety
 /// The address of a `WriteFile<B>` whose request is under way.
@@ -398,7 +399,7 @@ unsafe extern "C" fn begin_write<B>(operation: u64) -> i32 {
     operation.begin().map_or_else(|error| errno_of(&error), |is_over| i32::from(!is_over))
 }
 
-// SAFETY: the path is in the operation, and so is the buffer, as in `FileTransfer`.
+// SAFETY: the operation owns the path and, as in `FileTransfer`, the buffer.
 unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
     type Output = BufResult<(), B>;
 
@@ -412,7 +413,7 @@ unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
 
     fn pin(&self, header: &Header) {
         self.header.set(header);
-        // SAFETY: not out with the kernel yet.
+        // SAFETY: no request has the buffer's address yet, so nothing else uses the buffer.
         self.span.pin(Out::memory(unsafe { &mut *self.buffer.get() }));
     }
 

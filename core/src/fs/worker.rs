@@ -1,5 +1,5 @@
-//! Functions that a worker of the engine calls: for operations that have no request of their own,
-//! and for several calls in one operation.
+//! Functions that a worker of the engine calls: for operations that have no opcode, and for several
+//! system calls in one operation.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -118,11 +118,11 @@ impl<T: Send + 'static> OnWorker<T> {
 /// Calls the function of an operation.
 ///
 /// # Safety
-/// The address of an `OnWorker<T>` whose request is under way: the caller is the engine's side.
+/// The address of an `OnWorker<T>` whose request is under way. The caller executes the request.
 unsafe extern "C" fn run<T>(operation: u64) -> i32 {
-    // SAFETY: the caller's contract: it stays where it is until the request is over.
+    // SAFETY: the caller's contract: the operation does not move until the request is over.
     let operation = unsafe { &*ptr::with_exposed_provenance::<OnWorker<T>>(operation as usize) };
-    // SAFETY: nobody but the engine's side touches the cells now.
+    // SAFETY: until the request is over, only this worker accesses `function` and `output`.
     let function = unsafe { (*operation.function.get()).take() };
     // SAFETY: set by `pin`, and the caller's contract.
     let header = unsafe { operation.header.get() };

@@ -63,7 +63,7 @@ impl Instance {
             });
         }
         for &key in user_data {
-            // A slot that was used again has another key.
+            // `cancel_slot` compares the key again: the slot may have another request by now.
             let found = slots.get(&key).map(|&slot| self.cancel_slot(slot, key));
             answer(
                 key,
@@ -128,8 +128,8 @@ impl Instance {
                 }
                 // A thread was trying the request: that try has ended now.
                 Cancel::Polling | Cancel::Started if self.outlasts_try(index, key) => {}
-                // The poller may have tried the request between the two checks. Then it waits
-                // again.
+                // The poller may have tried the request between the two checks, and put it back on
+                // its list. The next round cancels it there.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
                 // aio_cancel(3): the first request of a stream counts as being executed.
                 Cancel::Polling if self.board.begins_streams_at_once() => return Cancel::Started,
@@ -150,7 +150,8 @@ impl Instance {
         }
         let slot = self.board.slot(index);
         let polled = || self.threads.poller.is_trying(slot);
-        // The stream's number was last seen as a file's: so another lane has the request first.
+        // The descriptor number was noted as a file's, and names a stream now. So the request went
+        // to another lane, where its positional call fails without waiting.
         let taken_for_file = || slot.cancel_finds_started(key) && slot.expected().is_some();
         let is_stream = || fresh(slot.fd()).is_ok_and(|file| file.kind() == FileKind::Stream);
         let is_tried: &dyn Fn() -> bool = match () {
@@ -165,8 +166,8 @@ impl Instance {
         })
     }
 
-    /// Takes back a request that waits for its submitter or for its descriptor, if the slot is
-    /// still `key`'s.
+    /// Takes a request out of the mailbox or off the poller's list, if the slot still has the
+    /// request with this key.
     fn retract(&self, slot: u32, key: u64) -> bool {
         self.lanes.inline.retract(&self.board, slot, key)
             || self.threads.poller.remove(&self.board, slot, key)

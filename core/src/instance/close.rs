@@ -26,7 +26,7 @@ impl Instance {
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above. `gone`:
     /// the numbers will name no file. Otherwise another file takes the number in the same moment
     /// (dup2(2)). Does nothing if a signal handler has interrupted its thread under a lock of the
-    /// engine's.
+    /// engine's, or in the child of a vfork(2).
     pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
         let (mut naps, mut since, mut copies) = (0, None, Copies::default());
@@ -50,8 +50,8 @@ impl Instance {
                     .free_slots()
                     .each_held(|index| waiting |= !self.board.slot(index).forget_number(fds));
             }
-            // From here on, a request that was being tried is on the poller's list again, or the
-            // poller has it.
+            // A request that was tried during the checks above is on the poller's list again, or
+            // the poller is trying it. `keep_files` handles the first case, and reports the second.
             waiting |= self.threads.poller.keep_files(fds, gone, &mut copies);
             if !waiting {
                 return;
@@ -93,8 +93,7 @@ impl Instance {
                 }
             });
             self.board.collect_reaped();
-            // The completion of every accepted request is in the ring: no thread uses a request any
-            // more.
+            // If every held slot has a completion in the ring, no thread uses a request any more.
             let available = completions.available();
             if self.board.free_slots().held() == available as usize {
                 return self.lanes.kernel.close();

@@ -99,7 +99,7 @@ impl Instance {
             free.give(slot);
             return false;
         }
-        // SAFETY: just taken.
+        // SAFETY: the slot was just taken, so this thread alone has it.
         let mut request = unsafe { self.board.in_hand(slot) };
         request.sqe = transfer.sqe();
         (request.data, request.notify, request.kind) = (transfer.data, -1, transfer.kind());
@@ -178,9 +178,9 @@ impl Instance {
 
     /// Executes the read or the write of an entry now, as io_uring does at issue. `None`: the entry
     /// has to be submitted. It has to wait, or is no plain transfer of at most [`TRIED_MAX`] bytes
-    /// or [`TRIED_PARTS`] buffers. A vector need not be readable. A write may wait for its file all
-    /// the same, so nothing may depend on the calling thread. No earlier request may be in front of
-    /// a write.
+    /// or [`TRIED_PARTS`] buffers. A vector need not be readable. A write may still wait for its
+    /// file's lock, so the caller must hold no lock that other threads need. This is called for a
+    /// write only if no earlier request waits to be submitted.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`]; buffers belong to the transfer during the call.
@@ -203,7 +203,7 @@ impl Instance {
             // SAFETY: the caller's contract.
             unsafe { self.lanes.write_now(&self.board, sqe, self.router.is_timed()) }?
         } else {
-            // SAFETY: at an offset, and without flags; the rest is the caller's contract.
+            // SAFETY: the read has an offset and no flags; the rest is the caller's contract.
             let Tried::Done(result) = (unsafe { exec::try_read(sqe) }) else { return None };
             result
         };
@@ -260,8 +260,8 @@ impl Instance {
         taker.taken() > 0
     }
 
-    /// Executes a request of any kind, or one that is timed. Returns its completion, if it has
-    /// ended here.
+    /// Executes a request from the mailbox that is timed, or that is no plain transfer. Returns its
+    /// completion, if it has ended here.
     #[inline(never)]
     fn run_slowly(
         &self,

@@ -83,7 +83,7 @@ impl Instance {
         self.help_more(help, taker) || helped
     }
 
-    /// A thread has come to wait for completions.
+    /// Notes that a thread has come to wait for completions, unless it only polls.
     fn one_came(&self, help: &Help) {
         if help.min > 0 {
             self.router.waiters.one_came();
@@ -168,7 +168,7 @@ impl Instance {
         true
     }
 
-    /// May a waiter take requests that sleep?
+    /// May a waiter execute requests of the pool lane, or of the worker lane?
     fn may_take(&self, help: &Help) -> bool {
         let own = help.unbounded && self.board.must_wait_for_all(help.min);
         !self.lanes.pool.is_empty() && (help.helpless || own)
@@ -206,13 +206,13 @@ impl Instance {
                     }
                     (executed, seen) = (executed + 1, taken);
                     let available = others + taken - before;
-                    // A poll expects to see every request that did not sleep.
+                    // A poll has to see the end of every request that does not sleep, up to `max`.
                     let favour = help.min > 0 && available >= help.min;
                     available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
                 });
                 if help.min == 0 && !lanes.pool.is_empty() {
-                    // Requests that were passed on to the pool lane are left to a waiter, and a
-                    // poll is no waiter.
+                    // The hold may have passed requests on to the pool lane, and left them to the
+                    // next waiter. A poll does not execute them.
                     self.call(Call::Worker);
                 }
                 return true;
@@ -237,7 +237,8 @@ impl Instance {
                 }
             }
         } else if !lanes.pool.is_empty() {
-            // The program left these requests to a waiter, but this waiter has a deadline.
+            // No worker was called for these requests, because a waiter was expected to execute
+            // them. This waiter may not take them.
             self.call(Call::Worker);
         }
         lanes.cold.help_read(board, help, taker)
@@ -326,7 +327,7 @@ mod tests {
                         Sqe::read(file.as_raw_fd(), &mut buffers[at][..], 0)
                     };
                     let entry = Entry { sqe: sqe.user_data(at as u64), data: 0, notify: -1 };
-                    // SAFETY: every round ends its requests.
+                    // SAFETY: every round ends its requests before its buffers are dropped.
                     assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
                 }
                 let all = DEPTH as u32;

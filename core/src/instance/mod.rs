@@ -53,8 +53,8 @@ pub struct Instance {
     fast: bool,
     /// The maximum number of workers that execute this context's requests at a time.
     workers_max: usize,
-    /// The places of this instance in the two pools: for work that ends, and for work that may wait
-    /// without end.
+    /// What the two pools of workers know about this instance: the pool for work that ends, and the
+    /// pool for work that may wait without end.
     entries: [PoolEntry; 2],
     wishes: Wishes,
     threads: ThreadsOf,
@@ -69,7 +69,7 @@ pub struct Instance {
     expected: AtomicU32,
     /// When [`Instance::poll`] last checked the kernel's completions, in ticks.
     looked: AtomicU64,
-    /// The baton's state that a napping waiter has seen.
+    /// The baton's state after the last nap of a waiter ([`Instance::look_at_holder`]).
     last_view: AtomicU64,
     polls: realtime_polls::Polls,
     /// The next thread that would sleep in [`Instance::wait`] returns instead.
@@ -78,7 +78,8 @@ pub struct Instance {
     _memory: Option<Box<dyn RingMemory>>,
 }
 
-/// What a worker has to do besides requests that wait for a worker.
+/// What a worker was called for, besides single requests: to take the baton (also for requests that
+/// may wait without end), or to hand queued requests over to the kernel.
 #[derive(Debug, Default)]
 struct Wishes {
     holder: AtomicBool,
@@ -145,7 +146,7 @@ impl Instance {
         // SAFETY: a field of memory that nobody else knows.
         unsafe { Lanes::put(&raw mut (*at).lanes, builder, slots)? };
         let me = Arc::downgrade(&place).into_raw().cast::<Self>();
-        // SAFETY: the same memory, and laid out alike.
+        // SAFETY: from `into_raw`, and `MaybeUninit<Self>` has the layout of `Self`.
         let me = unsafe { Weak::from_raw(me) };
         Ok((place, me))
     }
@@ -186,7 +187,7 @@ impl Instance {
             placed,
         };
         let at = Arc::as_ptr(&place).cast::<Self>().cast_mut();
-        // SAFETY: nobody looks into the memory yet: the copies of `me` are kept, none is followed.
+        // SAFETY: no copy of `me` is upgraded before all fields are written.
         unsafe {
             fill!(at, Self with { lanes } {
                 board: Board::new(parts),

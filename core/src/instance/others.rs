@@ -70,7 +70,8 @@ impl Instance {
                 count += 1;
             }
         });
-        // No request was queued meanwhile, or the mark is set again.
+        // If a request was queued meanwhile, its submitter has set the mark again, and this
+        // exchange fails.
         change(LOOKING, if count == 0 { NOTHING } else { EXPECTED });
         let (mut waits, mut seen) = (0u32, inline.view());
         let mut since = begin;
@@ -129,7 +130,7 @@ impl Instance {
         if sys::cpus() > 1 && *waits < LOOKS {
             std::hint::spin_loop();
         } else {
-            // Yielding would leave the CPU to any thread but one of a lower class.
+            // sched_yield(2) would not let threads of a lower scheduling class run.
             sys::nap(Duration::from_micros(NAP_US.0));
         }
     }
@@ -215,7 +216,7 @@ mod tests {
     fn a_poll_waits_for_what_another_thread_has_begun() {
         let (instance, file) = instance();
         let slot = begun(&instance, &file);
-        // SAFETY: a number.
+        // SAFETY: the call takes no arguments, and cannot fail.
         let me = unsafe { libc::gettid() };
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -276,7 +277,7 @@ mod tests {
     #[test]
     fn a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors() {
         let name = "a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors";
-        // A descriptor on a local file system, as an earlier one has shown.
+        // `prove` has the engine find out that the file system is a local one.
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
         descriptor::fresh(fd).unwrap();
@@ -368,7 +369,7 @@ mod tests {
             assert_eq!(after.by_waiter, before.by_waiter, "round {round}");
             assert_eq!(after.by_pool + after.by_worker, before.by_pool + before.by_worker + 1);
         }
-        // The next test will use this number.
+        // A file of another test may get this number.
         Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) trait Reactor: Send + Sync + fmt::Debug {
 #[derive(Debug, Default)]
 pub(super) struct Driven {
     by: Mutex<Option<Arc<dyn Reactor>>>,
-    /// The loop has always come in time.
+    /// The loop is relied on: no engine thread hands over or collects in its place.
     comes: AtomicBool,
     /// The loop has not come in time, or has slept elsewhere, since its last poll.
     stays_away: AtomicBool,
@@ -82,7 +82,7 @@ impl Instance {
     /// has no io_uring.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
-        // A thread that the child of a fork does not have may hold the lock.
+        // In the child of a fork, a thread that exists only in the parent may hold the lock.
         if !self.is_usable() {
             return None;
         }
@@ -140,7 +140,7 @@ impl Instance {
         match self.driven.thread() {
             0 => self.driven.by().inspect(|by| by.call()).is_some(),
             _ if !self.lanes.kernel.can_at_once() => false,
-            // The thread comes before it sleeps.
+            // The calling thread drives the context itself: it hands over before it sleeps.
             thread if thread == this_thread() => true,
             _ => self.lanes.kernel.events().inspect(|&fd| _ = sys::eventfd_add(fd, 1)).is_some(),
         }
@@ -156,7 +156,7 @@ impl Instance {
         let at_once = kernel.is_shallow();
         let driven = &self.driven;
         if at_once && self.is_left_by_its_loop() && !driven.stays_away.load(Ordering::Relaxed) {
-            // The poller does not watch completions that this thread will collect.
+            // This keeps the poller from watching completions that this thread will collect.
             driven.comes.store(true, Ordering::SeqCst);
         }
         at_once
@@ -169,7 +169,8 @@ impl Instance {
     }
 
     /// The calling thread has handed over, and has looked for completions. `any`: there were some.
-    /// A loop that finds them in its submits need not poll, and the poller would take them from it.
+    /// A loop that finds completions in its submits need not poll, so it is relied on again.
+    /// Otherwise the poller would collect them first.
     #[inline]
     pub(super) fn has_submitted(&self, any: bool) {
         let driven = &self.driven;
@@ -188,7 +189,7 @@ impl Instance {
         self.have_events_watched(true);
     }
 
-    /// The calling thread submits. If it sleeps in poll(2) or the like next, it drives.
+    /// The calling thread submits. It drives the context if it sleeps in poll(2) or the like next.
     #[inline]
     fn may_poll_next(&self) {
         if loops::are_seen() && self.driven.thread() != this_thread() {
@@ -217,7 +218,8 @@ impl Instance {
         }
         let events = kernel.events()?;
         if told.contains(&events) {
-            // The program gets its answer first: it may submit while the device would be idle.
+            // The eventfd is read only before the next sleep. So the program has its completion
+            // sooner, and may submit more before the device is idle.
             self.driven.undrained.store(true, Ordering::Relaxed);
         } else if self.driven.undrained.load(Ordering::Relaxed) {
             self.driven.undrained.store(false, Ordering::Relaxed);
@@ -244,8 +246,8 @@ impl Instance {
         }
     }
 
-    /// The event loop has not come in time, or has ended: a worker hands over queued requests. If
-    /// the loop comes after another call, it drives again.
+    /// The event loop has not come in time, or has ended: a worker hands over queued requests. The
+    /// loop is called once more. If it comes, it drives the context again.
     #[cold]
     pub(super) fn leave_to_our_threads(&self) {
         if self.driven.comes.swap(false, Ordering::SeqCst) {
@@ -335,7 +337,7 @@ mod tests {
         let forget = || Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
         forget();
         let mut block = Box::new(Block([0; PAGE]));
-        // Two requests for a waiter, which makes the interface.
+        // Two requests, so that the waiter makes the interface: it executes a single one by itself.
         (0..2).for_each(|_| read(&instance, &file, &mut block, -1));
         without_taker(|taker| instance.wait(2, 2, None, None, taker));
         assert_eq!(reaped(&instance), 2);
@@ -343,7 +345,7 @@ mod tests {
             return skipped("Linux AIO is refused here");
         }
         instance.router.waiters.leave_all_to_workers();
-        // The hand-over of the requests may have taken long.
+        // If the hand-over has taken long, that was learned, too, and is forgotten here.
         forget();
         Some((instance, file))
     }
@@ -360,7 +362,7 @@ mod tests {
     }
 
     fn eventfd() -> std::fs::File {
-        // SAFETY: an eventfd is made, and owned by what is made of it.
+        // SAFETY: the eventfd is new, and the file is its only owner.
         unsafe {
             std::fs::File::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC))
         }
@@ -377,7 +379,8 @@ mod tests {
     /// busy with other programs. A worker would execute it.
     fn polls(instance: &Instance, set: &mut [libc::pollfd; 3]) -> bool {
         loop {
-            // SAFETY: three places. A call may not find its contexts, and then sleeps for nothing.
+            // SAFETY: three entries. If another test has the lock of the list of loops, the call
+            // finds no context of this thread, and sleeps for its whole time.
             let ready = unsafe { waits::poll::<NoHooks>(set.as_mut_ptr(), 3, 10) };
             let all = set.iter().filter(|one| one.revents != 0).count();
             assert_eq!((ready, set[0].revents), (all as i32, 0));
@@ -437,7 +440,7 @@ mod tests {
             }
             assert_eq!((count_of(&counter), reaped(&instance)), (1, 1));
             if round % 2 == 0 {
-                // The watchdog does the same.
+                // The watchdog does this if the loop has not come in time.
                 instance.driven.comes.store(true, Ordering::SeqCst);
                 instance.leave_to_our_threads();
             }
@@ -482,8 +485,8 @@ mod tests {
         instance.close();
     }
 
-    /// The time of a hand-over may be that of a thread that was preempted. Nothing that was learned
-    /// so keeps a loop from handing over without waiting.
+    /// A hand-over may take long only because its thread was preempted. What is learned from that
+    /// must not keep a loop from handing over without waiting.
     #[test]
     fn a_loop_hands_over_also_where_hand_overs_have_waited() {
         let name = "a_loop_hands_over_also_where_hand_overs_have_waited";
@@ -512,7 +515,7 @@ mod tests {
         read(&instance, &file, first, counter.as_raw_fd());
         let events = instance.lanes().kernel.events().unwrap();
         let mut told = libc::pollfd { fd: events, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one place. The kernel tells that it has completed it.
+        // SAFETY: one entry. The eventfd is readable once the kernel has completed the first read.
         while unsafe { libc::poll(&raw mut told, 1, 10) } == 0 && instance.lanes().pool.is_empty() {
         }
         read(&instance, &file, second, counter.as_raw_fd());

@@ -176,11 +176,11 @@ impl Instance {
         let nobody_comes = !self.router.waiters.come();
         let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
         let direct = kernel.scope() == KernelScope::Direct;
-        // Once the interface is made, submitters hand over themselves.
+        // Before the interface is made, nobody knows whether submitters can hand over themselves.
         let stays_so = kernel.is_made() && !kernel.can_at_once();
         if by == Executor::Worker && nobody_comes && alone && direct && stays_so {
-            // Requests are taken one at a time: this thread is as fast as the way through the
-            // kernel and the poller.
+            // The program has one request at a time. This thread executes it as fast as the kernel
+            // and the poller's thread together would.
             if let Some(request) = kernel.pop(&self.board) {
                 return self.run_pooled(request);
             }
@@ -204,7 +204,7 @@ impl Instance {
         self.call(if left { Call::HandOver } else { Call::Nobody });
     }
 
-    /// A worker takes a turn with the baton.
+    /// A worker takes the baton, if it is free, and executes inline requests with it.
     fn take_turn(&self) {
         let Self { board, lanes, router, .. } = self;
         if let Some(seat) = router.beside.comes() {
@@ -423,7 +423,8 @@ impl Dispatcher for Instance {
         }
         // This waiter executes the request when it looks for more.
         let left = by == Executor::Waiter && request.notify == -1 && self.is_left_to_waiter();
-        // A request whose file is not known yet is expected as before.
+        // A request that a thread with a deadline has left to a worker keeps what a poll may expect
+        // of it.
         let young = to == Route::Worker && request.may_hang;
         if !young {
             request.slot().expect(Expect::Nothing);
@@ -504,7 +505,7 @@ impl Dispatcher for Instance {
         let kernel = &self.lanes.kernel;
         let any = without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
         if any && kernel.queued() > 0 {
-            // There is room again.
+            // The kernel has room for more requests again.
             self.call(Call::HandOver);
         }
         !self.driven.comes() || kernel.stays_watched(|| !self.driven.still_comes())

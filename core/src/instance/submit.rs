@@ -36,7 +36,8 @@ pub struct Entry {
 /// not come to wait.
 pub const TOLD_OTHERWISE: i32 = -2;
 
-/// The place of a request. The function that fills it writes all three fields.
+/// The fields of a request that its front end fills, in the request's slot. The function that gets
+/// them writes all three.
 #[derive(Debug)]
 pub struct Place<'a> {
     /// [`Entry::sqe`].
@@ -75,7 +76,7 @@ pub struct SubmitSteps {
     /// Attempts to change a word of free slots, which other submitters change, too. Failed attempts
     /// count, and slots that were given back.
     pub slots: u64,
-    /// Calls of the engine, each of which announces its requests once.
+    /// Batches that were pushed to the lanes. Each batch is announced once.
     pub hand_overs: u64,
 }
 
@@ -132,8 +133,8 @@ impl Instance {
     /// request and its place. If `fill` refuses with a negative errno, the submit ends.
     ///
     /// # Safety
-    /// The buffers of an accepted request stay valid until its completion was reaped. The other
-    /// addresses in it can be read now.
+    /// The buffers of an accepted request stay valid until its completion was reaped. Other memory
+    /// that the request points to, such as a path or a vector, can be read during this call.
     #[inline(always)]
     pub unsafe fn submit_with(
         &self,
@@ -181,7 +182,7 @@ impl Instance {
         let filled = if gone {
             Err(-libc::EINVAL)
         } else {
-            // SAFETY: just taken; the caller answers for the rest.
+            // SAFETY: the slot was just taken; the caller answers for the rest.
             unsafe { self.fill_single(slot, begin, fill, check) }
         };
         if let Err(refused) = filled {
@@ -288,7 +289,7 @@ impl Instance {
             let mut filled = 0;
             for &slot in slots {
                 let at = done.accepted + filled;
-                // SAFETY: just taken; the caller answers for the rest.
+                // SAFETY: the slot was just taken; the caller answers for the rest.
                 let written = unsafe {
                     let look = |request: &mut Request| self.copy_in(request);
                     self.fill_slot(slot, begin, |place| fill(at, place), look)
@@ -365,7 +366,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Copies memory that must not be read later, or refuses the request.
+    /// Copies paths and vectors, which may change after the submit, or refuses the request.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -524,7 +525,7 @@ impl Instance {
         if expected {
             self.expects_one();
         }
-        // A thread that is notified of completions is not inside `wait`.
+        // A program that is notified of completions may not come to wait.
         let waiters_come = !notifies && self.router.waiters.come();
         let (inline, ordered) = (&batches[INLINE], &batches[Route::Ordered as usize]);
         if !inline.is_empty() {
@@ -619,8 +620,8 @@ impl Instance {
     fn make_room(&self, want: usize) {
         self.board.collect_reaped();
         self.withdraw(&Withdraw::Canceled);
-        // A thread that looked into a queue meanwhile may have found it empty. The watchdog notices
-        // that.
+        // While requests were out of a queue, another thread may have found the queue empty, and
+        // left. Then the watchdog calls a thread for them.
         self.call(Call::Nobody);
         self.await_reaped(want);
     }
@@ -632,7 +633,8 @@ impl Instance {
         // This waits as long as a thread takes to pop them, even if it is preempted.
         let begin = sys::ticks();
         let longest = SOON_US / 10 * self.board.ticks_per_us();
-        // A thread that pops several gives them back one by one.
+        // A thread that pops several numbers frees their slots one by one, so this waits until
+        // `want` slots are free.
         let most_held = self.room().saturating_sub(want);
         while self.board.free_slots().held_more_than(most_held)
             && self.board.count_held(Slot::is_of_nobody) > 0

@@ -87,7 +87,7 @@ impl Instance {
         }
         let unbounded = timeout.is_none() && min > 0;
         // This shortcut is for a wait that ends with one completion, or has no deadline: no
-        // deadline is computed before the request. It must not overtake a completion in the queue.
+        // deadline is computed before the request. A completion in the queue comes first.
         if (min == 1 || unbounded)
             && self.board.completions().available() == 0
             && self.help_alone(!unbounded, taker)
@@ -134,7 +134,7 @@ impl Instance {
         waited
     }
 
-    /// A round of help. Slots of the completions that it has taken are free afterwards.
+    /// A round of help. The slots of the completions that `taker` has taken are free afterwards.
     #[inline]
     pub(super) fn help(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         taker.bound(!help.accepts_hanging && !help.helpless);
@@ -147,7 +147,7 @@ impl Instance {
         helped || released
     }
 
-    /// The time is over, or there was none. Submitted requests that do not sleep are executed
+    /// For a poll, or a wait whose time is over. Submitted requests that do not sleep are executed
     /// nevertheless, as the kernel would have done inside their submit.
     fn poll_others(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         let help = Help { min: 0, unbounded: false, accepts_hanging: false, ..*help };
@@ -270,7 +270,8 @@ impl Instance {
                 if !self.is_usable() {
                     return Waited::Gone;
                 }
-                // A request that a server may hold up need not be one that this thread waits for.
+                // This thread waits for certain requests. It executes none that a server may hold
+                // up, because that may be another one.
                 let unbounded = timeout.is_none();
                 let help = self.offer(missing, u32::MAX, unbounded, false);
                 let helped = self.help(&help, taker);

@@ -124,7 +124,8 @@ impl ColdLane {
         let queues = self.queues.get().expect("made when the route was chosen");
         queues.untried.push(slots);
         if !waiters_come || queues.coming.len() >= coming_max() {
-            // No waiter tries these reads now: a worker tries them when it comes to read.
+            // No waiter is expected, or too many pages are on their way: a worker tries these reads
+            // later.
             queues.leave_to_workers();
         }
     }
@@ -169,9 +170,9 @@ impl ColdLane {
         present > 0
     }
 
-    /// A waiter that would sleep for it anyway executes the oldest read whose page is on its way.
-    /// If no worker can be made, the waiter also executes an untried read. False: there is no such
-    /// read, or the waiter may not execute it.
+    /// A waiter executes the oldest read whose page is on its way, because it would sleep for that
+    /// read anyway. If no worker can be made, the waiter also executes an untried read. False:
+    /// there is no such read, or the waiter may not execute it.
     pub(crate) fn help_read(
         &self,
         board: &Board,
@@ -231,15 +232,15 @@ impl ColdLane {
         board.pop_started(&queues.untried).or_else(|| board.pop_started(&queues.coming))
     }
 
-    /// The work for workers, as a number of requests.
+    /// The number of workers that should come: one to try reads, and one to read missing pages.
     pub(crate) fn for_workers(&self, waiters_come: bool) -> usize {
         self.queues.get().map_or(0, |queues| {
             usize::from(queues.is_to_try(waiters_come)) + usize::from(queues.wants_reader())
         })
     }
 
-    /// Is there a read that a waiter can execute before it sleeps? `helpless`: no worker can be
-    /// made, so the waiter also takes reads whose pages are missing.
+    /// Is there a read that a waiter can try before it sleeps? `helpless`: no worker can be made,
+    /// so the waiter also executes reads whose pages are missing.
     #[inline]
     pub(crate) fn has_help_to_offer(&self, helpless: bool) -> bool {
         self.queues.get().is_some_and(|queues| queues.may_try() || helpless && !queues.is_empty())
@@ -296,8 +297,8 @@ fn try_some(
     present
 }
 
-/// Reads a page that is in memory, or has the device read it. Returns the ticks that this took,
-/// too.
+/// Executes a read whose pages are in memory, or has the device read them. Also returns the ticks
+/// that the try took.
 fn try_cold(
     queues: &Queues,
     board: &Board,

@@ -16,8 +16,8 @@ pub(crate) struct CopyLane {
     queue: IndexRing,
     /// The number of workers that execute copies.
     at_them: AtomicUsize,
-    /// No copy was taken for a tick of the watchdog: the workers sleep, which cached reads usually
-    /// do not.
+    /// No copy was taken between two checks of the watchdog: the workers sleep in their reads,
+    /// which cached reads usually do not.
     stuck: AtomicBool,
 }
 

@@ -108,8 +108,8 @@ impl Faulty {
         self.0.release_later(owner, &mut state);
     }
 
-    /// A thread has come to wait. In one of two cases, this sends the delayed requests on. True if
-    /// it did.
+    /// A thread has come to wait. With a probability of one half, this sends the delayed requests
+    /// on. True if it did.
     pub(crate) fn help(&self, board: &Board) -> bool {
         let Some(owner) = board.dispatcher() else { return false };
         let mut state = lock(&self.0.state);
@@ -167,7 +167,7 @@ impl Held {
         let mut held = std::mem::take(&mut state.held);
         state.random.shuffle(&mut held);
         // A started request belongs to this thread alone, like a request that is being submitted.
-        // So the lane can queue the request again.
+        // So it can be pushed to its lane.
         held.retain(|&slot| {
             // SAFETY: taken off the list just now.
             let started = owner.board().start(unsafe { owner.board().popped(slot) });

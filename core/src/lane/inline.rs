@@ -75,7 +75,7 @@ impl InlineLane {
         &self.baton
     }
 
-    /// Is no thread executing requests that were submitted before?
+    /// Is no thread executing requests of this lane, with the baton or after losing it?
     #[inline(always)]
     fn is_idle(&self) -> bool {
         !self.baton.view().is_held() && self.losers.load(Ordering::SeqCst) == 0
@@ -192,7 +192,7 @@ impl InlineLane {
         request.slot().put_in_mailbox();
         let Some(watched) = self.mailbox.put(request.index(), alone) else { return Err(request) };
         request.into_index();
-        // The submitter may not come, or another thread may wait already.
+        // A sleeping thread executes the request. The watchdog checks that the submitter comes.
         if board.completions().has_sleepers() {
             Self::wake_for_mailbox(board);
         }
@@ -553,7 +553,7 @@ impl InlineLane {
     /// Takes the baton away from a holder that has been in one request for too long. False: the
     /// holder has made progress.
     pub(crate) fn steal(&self, board: &Board, waiters_come: bool, view: View) -> bool {
-        // The holder is counted first, so that the thread that takes the baton next sees it.
+        // Counted first, so that the thread that takes the baton next sees the count.
         self.losers.fetch_add(1, Ordering::SeqCst);
         let stolen = self.baton.steal(view, self.queue.taken());
         if stolen {
@@ -641,7 +641,7 @@ impl Lane for InlineLane {
     }
 
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
-        // The mark is set during this check: a thread that finds none lists the context again.
+        // Marked before the check: a thread that finds no mark would list the context once more.
         self.baton.watch();
         let view = self.view();
         if part == 0 {

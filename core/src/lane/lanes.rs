@@ -105,8 +105,8 @@ impl Lanes {
             .all(|lane| lane.progress().iter().all(|part| !part.queued && !part.in_hand))
     }
 
-    /// Executes a request of the pool's or the workers' queue. Returns the ticks that it took, 0 if
-    /// it was not timed.
+    /// Executes a started request of any lane but the inline one. Returns the ticks that it took,
+    /// 0 if it was not timed.
     pub(crate) fn execute(
         &self,
         board: &Board,

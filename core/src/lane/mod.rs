@@ -31,8 +31,8 @@ pub(crate) struct Help {
     pub(crate) max: u32,
     /// The thread has no deadline, so it may execute what it would have to wait for anyway.
     pub(crate) unbounded: bool,
-    /// The thread may also execute requests that a file server may hold up without end. It waits
-    /// for all requests of its context, without a deadline.
+    /// The thread may also execute requests that a file server may hold up without end. It has no
+    /// deadline, and waits for any requests of its context, not for certain ones.
     pub(crate) accepts_hanging: bool,
     /// There is no worker, and none can be made: a waiter executes everything.
     pub(crate) helpless: bool,

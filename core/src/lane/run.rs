@@ -12,7 +12,7 @@ use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
 use crate::sys;
 
 /// Executes a started request. Returns the ticks that it took, 0 if it was not timed. A transfer is
-/// timed if `timed` is set, or if its descriptor is suspect.
+/// timed if `timed` is set, or if transfers of its descriptor have lately slept.
 #[inline(always)]
 pub(super) fn execute(
     board: &Board,
@@ -105,7 +105,7 @@ pub(super) unsafe fn write_now(board: &Board, sqe: &Sqe, timed: bool) -> Option<
     if board.is_to_be_quiet(false) {
         return None;
     }
-    // SAFETY: at an offset, and without flags; the rest is the caller's contract.
+    // SAFETY: the write is at an offset, and has no flags; the rest is the caller's contract.
     let call =
         || unsafe { if exec::is_vector(sqe) { exec::write_vector(sqe) } else { exec::write(sqe) } };
     let timed = timed || facts::is_suspect(sqe.fd, true);
@@ -121,7 +121,7 @@ pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     if !request.fast || facts::is_suspect(sqe.fd, write) {
         return None;
     }
-    // SAFETY: at an offset, and without flags; the buffer is the request's until its completion.
+    // SAFETY: `fast`: at an offset, without flags. The buffer is the request's until it completes.
     let result = unsafe { if write { exec::write(sqe) } else { exec::read(sqe) } };
     // ESPIPE: the descriptor is a stream now, and nothing was transferred.
     (result != -libc::ESPIPE).then_some(result)
@@ -152,13 +152,13 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
     let ticks = sys::ticks().wrapping_sub(begin);
     descriptor::learn_sync(fd, ticks, board.ticks_per_us());
     sync_ended();
-    // The file system of the descriptor may not be known yet.
+    // Asks whether the file system is local, if that is not known yet.
     descriptor::prove(fd, true);
     (result, ticks)
 }
 
-/// A thread with a deadline has started a request whose file may wait without end. Reads what is in
-/// memory, and leaves the rest to a worker.
+/// The calling thread must not wait without end, and has started a request that a file server may
+/// hold up. Executes a read that is in memory, and sends any other request to the worker lane.
 #[cold]
 fn try_or_leave(
     board: &Board,

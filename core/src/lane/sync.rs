@@ -52,8 +52,8 @@ impl SyncLane {
         let arrival = if by == Executor::Pool {
             self.0.arrive(fd, index, link)
         } else {
-            // A thread of the program executes only its own fsync: it may have enough, be
-            // interrupted, or not return.
+            // A thread of the program executes no other fsyncs afterwards: it may have enough
+            // completions, be interrupted, or not return.
             self.0.join(fd, index, link).map_or(Arrival::Alone, |()| Arrival::Waits)
         };
         if arrival == Arrival::Waits {
@@ -89,7 +89,7 @@ impl SyncLane {
 
     /// Calls `f` with each request of a list that this thread has taken off its seat.
     fn each_queued<'a>(board: &'a Board, newest: u32, mut f: impl FnMut(Queued<'a>)) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller has taken the list off its seat, so it alone has the numbers.
         each_linked(board, newest, |slot| f(unsafe { board.popped(slot) }));
     }
 
@@ -127,8 +127,8 @@ impl SyncLane {
         });
     }
 
-    /// The program is about to close these descriptors: executes now the fsyncs on them that wait
-    /// for their turn.
+    /// The program is about to close these descriptors: executes the fsyncs on them that wait at a
+    /// seat.
     fn execute_before_close(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let execute = |newest| {
             without_taker(|taker| Self::execute_linked(board, newest, Executor::Waiter, taker));
@@ -136,7 +136,8 @@ impl SyncLane {
         self.0.take_waiting(|fd| fds.contains(&fd), execute);
     }
 
-    /// Frees the slots of cancelled fsyncs that wait for their turn.
+    /// Frees the slots of cancelled fsyncs that wait at a seat. The other fsyncs go back to the
+    /// seat, or to the pool if no thread executes there any more.
     fn purge(&self, board: &Board) {
         let stay = |queued: Queued<'_>| {
             if queued.slot().is_canceled() {

@@ -1,5 +1,5 @@
-//! The worker lane: requests that may wait without end, such as the open of a FIFO or a question to
-//! a server. Only workers for such requests execute them.
+//! The worker lane: requests that may wait without end, such as the open of a FIFO, or a call that
+//! a file server answers. Only workers for such requests execute them.
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
@@ -79,7 +79,7 @@ impl WorkerLane {
         }
     }
 
-    /// Ends these requests with an error, because no thread can be made for them.
+    /// Ends all queued requests with EAGAIN, because no thread comes for them.
     pub(crate) fn refuse(&self, board: &Board) {
         self.each(board, |request| {
             self.end(board, request, |request| {
@@ -123,7 +123,7 @@ impl WorkerLane {
             self.queue.push(&[request.queue()]);
         });
         if any {
-            // A worker that looked meanwhile may have found nothing.
+            // A worker that came while requests were out of the queue may have found it empty.
             board.call(Call::Patient);
         }
     }

@@ -12,11 +12,11 @@ use crate::process::PerProcess;
 use crate::router::tuning::RETIRE_AFTER;
 use crate::threads::spawn::spawn_on;
 
-/// A completion on its way to the CPU that wants it.
+/// A completion on its way to the CPU on which it has to be processed.
 #[derive(Debug)]
 pub(super) struct RemoteCompletion {
-    /// Points to a live context. A context lives while one of its slots is held, or until the
-    /// newest completion of a chain is handled.
+    /// The board of a live context. The slot of this completion is held, so the context is not
+    /// destroyed. The newest completion of the chain keeps its memory.
     pub(super) board: *const Board,
     /// Set in the newest completion of a chain, where it keeps the context alive for the whole
     /// chain.
@@ -29,7 +29,7 @@ pub(super) struct RemoteCompletion {
 // SAFETY: a board can be used from any thread.
 unsafe impl Send for RemoteCompletion {}
 
-/// A CPU's list, and its thread if it has one.
+/// The completion list of one CPU. A thread on that CPU serves it, and ends when idle.
 #[derive(Debug)]
 pub(super) struct Completer {
     cpu: usize,
@@ -68,7 +68,7 @@ impl Completers {
 }
 
 impl Completer {
-    /// The list has no owner: the caller makes one, or acts in its place.
+    /// Makes a thread for the list, which has no owner. If that fails, serves the list here.
     #[cold]
     fn make(&'static self) {
         let cpus = [self.cpu].into_iter().collect();
@@ -76,7 +76,7 @@ impl Completer {
             self.serve(|| self.list.rest(Some(RETIRE_AFTER)));
         });
         if made.is_err() {
-            // No thread can be made: the completions are handled on the current CPU.
+            // The completions are handled on the current CPU.
             self.serve(|| !self.list.leave());
         }
     }
@@ -84,9 +84,9 @@ impl Completer {
     fn serve(&self, mut stay: impl FnMut() -> bool) {
         loop {
             let drained = self.list.drain(|done| {
-                // SAFETY: its slot is held until it was completed, which keeps the context from
-                // being destroyed, and the chain's last one, not given out yet or this, keeps the
-                // memory.
+                // SAFETY: the slot is held until this completion is handled, so the context is not
+                // destroyed. The chain's newest completion keeps its memory, and comes later or is
+                // this one.
                 let board = unsafe { &*done.board };
                 board.complete_placed(done.slot, done.result, done.how);
             });

@@ -6,16 +6,17 @@
 //!
 //! | step | from | to | by |
 //! |---|---|---|---|
-//! | add | any | its newest, above what was there | anybody, with a chain of any length |
-//! | drain | any | `AWAKE` | the owner, which has all that was there |
+//! | add | any | the chain's newest node, above the old nodes | any thread |
+//! | drain | any | `AWAKE` | the owner, which takes all nodes |
 //! | doze | `AWAKE` | `ASLEEP` | the owner, which found nothing |
 //! | retire | `ASLEEP` | `GONE` | the owner, at the end of a long sleep |
+//! | leave | `AWAKE` | `GONE` | an owner without a thread of its own, which found nothing |
 //!
-//! Of a sleep and an add, exactly one is first in the order of the word. Either the add finds
-//! `ASLEEP` and wakes the owner, or the sleep fails. The list is only taken as a whole, so a node
+//! Doze and add change the same word, one after the other. Either the add finds `ASLEEP` and wakes
+//! the owner, or the doze finds the node and fails. The list is only taken as a whole, so a node
 //! cannot leave and return while an add is under way.
 #![allow(unsafe_code)]
-// As in the rest of the crate: no type has a default.
+// Nothing would use a `Default` of these types.
 #![allow(clippy::new_without_default)]
 
 use std::marker::PhantomData;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use crate::queue::{Sleep, SleepEnd};
 use crate::sync::{AtomicPtr, Ordering, UnsafeCell};
 
-/// A place on a list.
+/// A node of a list, and its item while it is on one.
 #[derive(Debug)]
 pub struct Node<T> {
     /// The node that was added before this one.
@@ -33,8 +34,8 @@ pub struct Node<T> {
     item: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: cells are touched by the thread that adds the node until it is on a list, and by the
-// list's owner from then on.
+// SAFETY: the fields are accessed by the thread that adds the node until it is on a list, and by
+// the list's owner from then on.
 unsafe impl<T: Send> Send for Node<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Node<T> {}
@@ -70,7 +71,7 @@ impl<T> Chain<T> {
     /// until the list that the chain is added to has returned its item.
     #[inline]
     pub unsafe fn add(&mut self, node: &Node<T>, item: T) {
-        // SAFETY: the caller's alone.
+        // SAFETY: the node belongs to the caller alone.
         node.item.with_mut(|at| unsafe { *at = Some(item) });
         // SAFETY: as above.
         node.below.with_mut(|at| unsafe { *at = self.newest });
@@ -121,7 +122,7 @@ fn gone<T>() -> *mut Node<T> {
 }
 
 fn is_node<T>(head: *mut Node<T>) -> bool {
-    // Nodes have a larger alignment.
+    // No node has such a small address.
     head.addr() > 2
 }
 
@@ -137,7 +138,7 @@ impl<T> CompletionList<T> {
     #[must_use]
     pub fn add(&self, chain: Chain<T>) -> Owner {
         assert!(!chain.is_empty(), "something to add");
-        // SAFETY: what is on the chain is the adder's until the exchange below.
+        // SAFETY: the chain's nodes belong to this thread until the exchange below.
         let oldest = unsafe { &(*chain.oldest).below };
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -170,7 +171,7 @@ impl<T> CompletionList<T> {
         }
         let mut oldest = null_mut();
         while !top.is_null() {
-            // SAFETY: what was on the list is the owner's.
+            // SAFETY: after the exchange, the nodes of the list belong to this thread, its owner.
             let node = unsafe { &*top };
             // SAFETY: as above.
             let below = node.below.with_mut(|at| unsafe { std::mem::replace(&mut *at, oldest) });

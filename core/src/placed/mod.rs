@@ -1,4 +1,6 @@
-//! A context's placement: where each request was submitted and executed, and where it completes.
+//! A context's placement: the CPUs where each request was submitted and executed, and where it
+//! completes. A *cell* is a group of CPUs: a NUMA node, a last-level cache, or a core
+//! (`../affinity/README.md`).
 #![allow(unsafe_code)]
 
 mod completers;
@@ -28,8 +30,8 @@ const NOWHERE: u32 = u32::MAX;
 /// are sent one by one.
 const GATHERED: usize = 8;
 
-/// Placement and handler of one context. A context without both has no such value, unless it counts
-/// by cell.
+/// Placement and handler of one context. A context without both has no such value, unless its
+/// statistics are by cell (`cell_stats`).
 #[derive(Debug)]
 pub(crate) struct Placed {
     placement: Placement,
@@ -41,11 +43,12 @@ pub(crate) struct Placed {
     requests: Box<[SubmitSite]>,
 }
 
-/// The findings of the first submit.
+/// The placement in effect, as found at the first submit.
 #[derive(Debug)]
 struct Detected {
     choice: EffectivePlacement,
-    /// For each CPU that may execute a request: the CPUs of the cells that serve its interrupt.
+    /// For each CPU that may execute a request: the CPUs of the cells in which the request's
+    /// interrupt is served.
     near_interrupt: Vec<CpuSet>,
     /// For each CPU that may submit: the CPU on which its requests complete, if they do not
     /// complete where they arrive.
@@ -81,7 +84,7 @@ thread_local! {
 }
 
 impl Placed {
-    /// The machine's topology, for a context that is placed, has a handler, or counts by cell.
+    /// The machine's topology, for a context with a placement, a handler or `cell_stats`.
     ///
     /// # Errors
     /// As [`Placement::check`].
@@ -161,7 +164,7 @@ impl Placing for Placed {
         self.found.get().map(|found| &found.choice)
     }
 
-    /// The calling thread is about to hand requests to the engine.
+    /// Notes the CPU on which these requests are submitted. The first call finds the placement.
     fn submitted(&self, board: &Board, slots: &[u32]) {
         let cpu = sys::cpu();
         self.found.get_or_init(|| {
@@ -178,7 +181,7 @@ impl Placing for Placed {
         }
     }
 
-    /// The calling thread has handed these requests to the kernel.
+    /// Notes the CPU on which these requests are handed to the kernel, just before that.
     fn ran_here(&self, slots: &[u32]) {
         let cpu = sys::cpu() as u32;
         slots
@@ -186,7 +189,8 @@ impl Placing for Placed {
             .for_each(|&slot| self.requests[slot as usize].ran.store(cpu, Ordering::Relaxed));
     }
 
-    /// Sends a completion to the CPU that wants it. False: the caller completes it here.
+    /// Sends a completion to the CPU on which it has to be processed. False: that is this CPU, or
+    /// the completion is not sent: the caller completes the request here.
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool {
         let request = &self.requests[index as usize];
         let here = sys::cpu();
@@ -207,7 +211,8 @@ impl Placing for Placed {
         let board = std::ptr::from_ref(owner.board());
         let mut done = RemoteCompletion { board, keep: None, slot: index, result, how };
         let gathered = GATHERING.get();
-        // SAFETY: null, or on this very thread's stack, below this call, and used by nobody else.
+        // SAFETY: null, or a local variable of `together`, which is running on this thread. Nothing
+        // else uses the variable meanwhile.
         if let Some(gathered) = unsafe { gathered.as_mut() }
             && gathered.board == board
         {
@@ -217,8 +222,8 @@ impl Placing for Placed {
                 if gathering.cpu == target {
                     if let Some(before) = gathering.last.replace(done) {
                         let node = &self.requests[before.slot as usize].node;
-                        // SAFETY: the slot is this thread's until its completion was sent on, and
-                        // the node goes with it.
+                        // SAFETY: this thread has the slot, and so its node, until the completion
+                        // was sent.
                         unsafe { gathering.chain.add(node, before) };
                     }
                     return true;
@@ -298,7 +303,8 @@ fn device_behind(fd: RawFd) -> Result<Device, String> {
     if fd < 0 {
         return Err("the first request has no file".into());
     }
-    // SAFETY: only asked about, and not closed; whether it is open is for the kernel to say.
+    // SAFETY: the descriptor is used for fstat(2) only, and not closed. If it is not open, the call
+    // fails.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     Device::behind(&metadata)

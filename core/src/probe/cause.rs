@@ -137,7 +137,8 @@ fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, Stri
             )),
         },
         (_, libc::ENOSYS) => missing(&SystemCall::of(call, facts), facts),
-        // No engine of uringlet needs fewer requests than these 33.
+        // With fewer than 33 requests left, this setting counts as the cause. Engines that are
+        // refused try again with fewer requests, down to 32.
         ("io_setup", libc::EAGAIN) if facts.aio.exhausted_by(33) != Some(false) => Some((
             Cause::AioMaxNr,
             format!("fs.aio-nr is {}, the limit fs.aio-max-nr of the whole host", facts.aio),

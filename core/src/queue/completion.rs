@@ -33,7 +33,8 @@ const SLEEPERS: u32 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct Completions {
     state: AtomicU32,
-    /// For each slot: a completion that was left for the publisher, and the state below it.
+    /// For each slot: a completion that was left for the publisher, and a link to the next older
+    /// one on the list, with the values of `state`.
     parked: Zeros<Parked>,
     ring: Ring,
     /// For each place in the ring: the slot of its completion.
@@ -268,9 +269,9 @@ impl Completions {
         self.unsignalled.fetch_sub(completions, Ordering::Release);
     }
 
-    /// Waits until the eventfds of all completions that can be reaped have been counted up. The
-    /// kernel holds the file of an eventfd until then. Here a completion has only its number, which
-    /// the program may close once it has the completion.
+    /// Waits until the eventfds of all completions that can be reaped have been counted up. A
+    /// request of the kernel's AIO holds its eventfd's file until then. Here a completion has only
+    /// the number, which the program may close once it has the completion.
     #[cold]
     fn wait_until_signalled(&self) {
         /// The maximum number of looks: about 0.1 s. A thread that is preempted between the

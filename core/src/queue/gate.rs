@@ -19,7 +19,7 @@ unsafe impl<T: Send> Send for Gate<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Gate<T> {}
 
-/// The right to the value.
+/// The gate closed by this thread: access to the value until it is dropped.
 #[derive(Debug)]
 pub(super) struct Inside<'a, T>(&'a Gate<T>);
 
@@ -53,7 +53,7 @@ impl<T> Deref for Inside<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the gate is closed behind us.
+        // SAFETY: this thread has closed the gate, so no other thread reaches the value.
         self.0.value.with(|value| unsafe { &*value })
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Ring {
     entries: Entries,
     /// The number of places, the empty one included.
     places: u32,
-    /// The memory of the ring, if this owns it: from a box, and dropped as one.
+    /// The memory of the ring, from a box; null if the memory is the front end's.
     own: *mut Own,
 }
 
@@ -101,8 +101,8 @@ impl Ring {
         unsafe { &*self.tail }
     }
 
-    /// The reader's place. A program that reaps itself moves it; an invalid value is brought into
-    /// range.
+    /// The index of the next entry to reap. A program that reads the ring by itself moves the head;
+    /// a value out of range is reduced.
     #[inline]
     pub(crate) fn head(&self) -> u32 {
         let head = self.head_word().load(Ordering::Acquire);

@@ -34,7 +34,8 @@ impl IndexRing {
         &self.cells[(position & (self.cells.len() as u64 - 1)) as usize]
     }
 
-    /// The high half of the cell of `position` once it is written: never the 0 of a new cell.
+    /// The high half of the cell of `position` once it is written. The first lap is 1, because a
+    /// new cell holds 0.
     #[inline]
     fn lap(&self, position: u64) -> u64 {
         ((position >> self.shift) + 1) & 0xffff_ffff

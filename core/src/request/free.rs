@@ -74,7 +74,7 @@ impl Numbers {
 pub(crate) trait CountSteps {
     /// Counts one attempt to change a word that other submitters change, too.
     fn step(&mut self);
-    /// Counts one call of the engine.
+    /// Counts one batch that is passed to the engine.
     fn handed_over(&mut self);
 }
 

@@ -58,7 +58,7 @@ const _: () = assert!((Kind::Invalid as u64) < 1 << DIRECTION_BITS);
 /// In place of a descriptor number: the descriptor was closed.
 const FORGOTTEN: u32 = u32::MAX;
 
-/// One request.
+/// A request, its phase, and copies of some of its fields for threads that do not hold the slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(super) request: UnsafeCell<Request>,
@@ -76,7 +76,7 @@ pub(crate) struct Slot {
     order: AtomicU64,
 }
 
-/// What a poll may expect of a request that was submitted before it.
+/// What a poll (a wait for zero completions) may expect of a request that was submitted before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Expect {
@@ -95,7 +95,8 @@ unsafe impl Send for Slot {}
 // SAFETY: as above; state and key are atomics.
 unsafe impl Sync for Slot {}
 
-// SAFETY: numbers, atomics, a `Kind` that has 0, and no box, which is a null pointer.
+// SAFETY: zero bytes are valid: numbers and atomics of 0, false, the first `Kind` and `Route`, and
+// `None` for a box. Dropping in place frees the box, which is all that a slot owns.
 unsafe impl Zero for Slot {
     fn zero() -> Self {
         Self {
@@ -393,9 +394,9 @@ impl Slot {
         fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
     }
 
-    /// These descriptors are about to be closed. A request that the kernel has holds the file, and
-    /// must not use its number again. False: the request needs the number, because the kernel has
-    /// given it back.
+    /// Called before these descriptors are closed. If the kernel has the request, it holds the
+    /// file: the number is forgotten, and must not be used again. False: the request needs the
+    /// number, because the kernel has given the request back.
     pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) -> bool {
         let fd = self.fd.load(Ordering::SeqCst);
         if !fds.contains(&(fd as i32)) {

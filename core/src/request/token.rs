@@ -178,7 +178,7 @@ impl<'a> Batch<'a> {
         Requests { slots: self.slots, numbers: self.numbers() }
     }
 
-    /// Another thread has the first `count` requests now.
+    /// Takes the first `count` requests out of the batch: another thread has them now.
     #[inline]
     pub(crate) fn give_away(&mut self, count: usize) {
         self.gone += count;
@@ -227,7 +227,8 @@ impl<'a> Requests<'a> {
     /// Iterates over the requests and the numbers of their slots.
     pub(crate) fn iter(self) -> impl Iterator<Item = (u32, &'a Request)> + Clone {
         self.numbers.iter().map(move |&number| {
-            // SAFETY: the batch has it in hand, and is borrowed.
+            // SAFETY: the batch alone has these started requests, and is borrowed, so nobody writes
+            // to them meanwhile.
             (number, unsafe { self.slots[number as usize].ended() })
         })
     }

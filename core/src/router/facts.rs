@@ -18,7 +18,8 @@ use super::tuning::{
 /// The kind of file behind a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
-    /// Regular file or block device: has offsets, and never waits for a peer.
+    /// Regular file, block device, folder, or a character device with offsets: never waits for a
+    /// peer.
     Seekable,
     /// Pipe, socket, terminal and the like: ready when poll(2) says so.
     Stream,
@@ -139,13 +140,14 @@ impl Facts {
     }
 
     /// May a thread with a deadline, or a poll, execute a read (or write) of this file that is not
-    /// expected to sleep? Its file system must be a local one, and a read of it was seen.
+    /// expected to sleep? Its file system must be a local one. For a read, an earlier read must
+    /// have ended.
     #[inline]
     pub(crate) fn is_trusted(self, write: bool) -> bool {
         self.is_local() && (write || self.0 & READ != 0)
     }
 
-    /// Is its file system a local one? Then no server can hold up a thread that asks it.
+    /// Is its file system a local one? Then no file server can hold up a call on the file.
     #[inline]
     pub(crate) fn is_local(self) -> bool {
         self.0 & CLASS == LOCAL
@@ -166,8 +168,8 @@ impl Facts {
         set(NO_READ, flags & libc::O_ACCMODE == libc::O_WRONLY);
         set(NO_WRITE, flags & libc::O_ACCMODE == libc::O_RDONLY);
         set(NO_SYNC, !seekable || device);
-        // Before anything is learned, direct transfers are expected to sleep, and so are writes
-        // that wait for the device.
+        // Before anything is learned, direct transfers and those of character devices are expected
+        // to sleep. So are writes that wait for the device (O_DSYNC, O_SYNC).
         let synced = flags & (libc::O_DSYNC | libc::O_SYNC) != 0;
         let sleeps = word & DIRECT != 0 || device;
         for (which, sleeps) in [(0, sleeps), (1, sleeps || synced)] {
@@ -301,7 +303,7 @@ impl Fresh {
         self.word & APPEND != 0
     }
 
-    /// Is O_NONBLOCK set? Then nothing sleeps.
+    /// Is O_NONBLOCK set? Then no read or write of a stream sleeps.
     pub(crate) fn is_nonblocking(self) -> bool {
         self.word & NONBLOCK != 0
     }
@@ -365,9 +367,9 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
     entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
 }
 
-/// Would a sleep of the next cached read (or write) change the verdict? If so, the thread that
-/// times the call also compares its count of sleeps: a thread that was only preempted has not
-/// slept.
+/// Has a cached read (or write) lately slept, and may more sleeps change the verdict? Then the
+/// thread that times the next call also compares its count of sleeps: a thread that was only
+/// preempted has not slept.
 #[inline]
 pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);

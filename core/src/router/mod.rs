@@ -1,6 +1,6 @@
 //! Policy: where a request is executed, which thread is called, and what is learned from its time.
-//! It uses no thread, no system call, and no memory of others. The kernel is asked through [`Ask`],
-//! which also has the clock.
+//! It starts no thread, makes no system call, and does not touch a request's buffers. The kernel is
+//! asked through [`Ask`], which also has the clock.
 #![forbid(unsafe_code)]
 
 pub(crate) mod facts;
@@ -201,8 +201,8 @@ pub(crate) fn route(
 fn no_transfer(sqe: &Sqe, kind: Kind, ask: &impl Ask) -> (Route, bool) {
     let route = match kind {
         Kind::Sync => Route::Sync,
-        // A worker makes this call: in the poller, all streams of the process would wait for it,
-        // too.
+        // A worker calls poll(2) for this request: in the poller's thread, all streams of the
+        // process would wait for that call, too.
         Kind::Poll if sqe.fd >= 0 && ask.poll_may_wait(sqe.fd) => Route::Worker,
         // poll(2) ignores negative descriptors; the executor does not.
         Kind::Poll if sqe.fd >= 0 => Route::Stream,
@@ -217,13 +217,13 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
     let Ok(facts) = ask.known(sqe.fd) else {
         return (Route::Inline, false);
     };
-    // The file position, or a negative offset, which only a stream ignores.
+    // Flags, the file position, or another negative offset, which only a stream ignores.
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
     if !facts.seems_seekable() || special {
         return uncommon(sqe, write, scope, ask);
     }
-    // The number may name another file since it was looked up. The inline lane keeps the order of
-    // writes, and asks before it breaks the order.
+    // A hint is enough here. If the number names another file by now, the inline lane keeps the
+    // order of writes, and asks the kernel before it breaks that order.
     if write && facts.seems_to_append() {
         return (Route::Ordered, false);
     }
@@ -237,9 +237,9 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
 }
 
 /// May a submitter hand this read (or write) to the kernel itself, without waiting? Hints decide
-/// this for a read: if the number names another file, the read still gets its answer, or comes
-/// back. A transfer for which the kernel would have to wait comes back, too. For a write it matters
-/// whether it appends, so the kernel is asked.
+/// this for a read: if the number names another file, the read still gets its answer, or comes back
+/// with EAGAIN. So does a transfer for which the kernel would have to wait. A write may append, and
+/// must then keep its order, so the kernel is asked.
 #[inline]
 pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
@@ -274,11 +274,11 @@ fn sleeping(
         return (Route::Ordered, false);
     }
     let kernel = match scope {
-        // A server that does not answer would hold up the call that hands the request over, and all
-        // later requests of the context.
         KernelScope::Everything if !ask.has_offsets(sqe.fd) => {
             return uncommon(sqe, write, KernelScope::Nothing, ask);
         }
+        // A server that does not answer would hold up the call that hands the request over, and all
+        // later requests of the context.
         _ if !facts.is_local() => return (Route::Worker, false),
         KernelScope::Nothing => false,
         KernelScope::Everything => true,
@@ -300,7 +300,7 @@ fn sleeping(
     (route, false)
 }
 
-/// The flags of a transfer on a stream that may still sleep: HIPRI, DSYNC, SYNC.
+/// A transfer on a stream may sleep if it has no flags but these: HIPRI, DSYNC, SYNC.
 const RWF_ON_STREAMS: u32 = 0x7;
 
 /// The lane of an uncommon transfer. One system call more is cheap here, and hints must not decide
@@ -411,13 +411,14 @@ pub(crate) fn patience(
         (Route::Kernel, _) => {
             return soon(kernel_executes && noted().is_some_and(|facts| !facts.is_direct()));
         }
-        // The executing thread finds out the kind of the file system.
+        // `true`: after the transfer, the executing thread also asks whether the file system is
+        // local, if that is not known yet.
         (Route::Worker, Kind::Read | Kind::Write) => return (true, Expect::Nothing),
         _ => return (false, Expect::Nothing),
     };
     match route {
         Route::Inline | Route::Ordered | Route::Copy if harmless => (false, Expect::Soon),
-        // No server can hold the request up.
+        // No server can hold the request up, but no read of this local file was seen yet.
         Route::Inline | Route::Ordered | Route::Copy if noted().is_some_and(Facts::is_local) => {
             (true, Expect::Soon)
         }

@@ -68,8 +68,8 @@ impl SpareCpus {
     }
 }
 
-/// Was a preempted thread away for long, with `cpu_us` of `all_us` of CPU time? The watchdog and
-/// other threads that run for a moment do not count.
+/// Was a preempted thread off its CPU for long? It ran for `cpu_us` of the last `all_us`. The
+/// watchdog and other threads that run for a moment do not count.
 pub(crate) fn was_away(all_us: u64, cpu_us: u64) -> bool {
     let away = all_us.saturating_sub(cpu_us);
     away > BESIDE_AWAY_US && away > all_us / 8

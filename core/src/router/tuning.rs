@@ -95,7 +95,7 @@ pub(crate) const WORKERS_MAX: usize = 64;
 /// 20 KiB.
 pub(crate) const PATIENT_MAX: usize = 1024;
 /// If all these threads wait, and none takes another request, for this many checks, requests behind
-/// them are refused. That is about ten seconds: a server that restarts takes some.
+/// them are refused. That is about ten seconds, so that a server has time to restart.
 pub(crate) const REFUSE_TICKS: u32 = 10_000;
 /// A thread with nothing to do for this long ends.
 pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(2);
@@ -154,8 +154,8 @@ pub(crate) const BESIDE_LATE_US: u64 = 400;
 pub(crate) const BESIDE_AWAY_US: u64 = 300;
 /// A worker checks after this many requests whether it was preempted.
 pub(crate) const BESIDE_ASKS_EVERY: u32 = 256;
-/// No worker is called for this long after a sign that no CPU is idle, or that it has too little to
-/// do: the first pause, and the maximum.
+/// No worker is called for this long after a sign that no CPU is idle, or that a worker has too
+/// little to do: the first pause, and the maximum.
 pub(crate) const BESIDE_PAUSE_US: (u64, u64) = (10_000, 1_000_000);
 /// A waiter checks once in this time for completions of a worker beside it.
 pub(crate) const BESIDE_LOOK_US: u64 = 1;
@@ -206,7 +206,7 @@ pub(crate) const TOGETHER: usize = 4;
 /// before other tasks run.
 pub(crate) const HITS: u32 = 128;
 pub(crate) const HIT_BYTES: u32 = 1 << 20;
-/// The maximum number of requests in the kernel: some hosts have few places for Linux AIO.
+/// The maximum number of requests in the kernel: some hosts allow few for Linux AIO (aio-max-nr).
 pub(crate) const AWAITED_ROOM: u32 = 1024;
 
 // Real-time threads.

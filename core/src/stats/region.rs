@@ -1,5 +1,5 @@
-//! Counters of a program in memory that `uringlet top` finds: a sealed memfd with a place for each
-//! context.
+//! Counters of a program in memory that `uringlet top` finds: a sealed memfd with a record, its
+//! place, for each context.
 //!
 //! The memory has no name, and is freed with the last process that has it open, however that
 //! process ends. A new context takes over a place with its counts. So a context that comes or goes

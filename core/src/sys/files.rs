@@ -49,7 +49,7 @@ pub(crate) unsafe fn pwritev2(
 /// # Safety
 /// As for [`preadv2`].
 pub(crate) unsafe fn transfer_now(fd: RawFd, write: bool, iov: &mut [libc::iovec]) -> Ret {
-    // SAFETY: integers and null pointers.
+    // SAFETY: zeros are valid: the structure has integers and pointers only.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (iov.as_mut_ptr(), iov.len() as _);
     // SAFETY: the message lives across the call; the rest is the caller's.
@@ -213,7 +213,7 @@ pub(crate) fn takes_nowait(fd: RawFd) -> bool {
 
 /// `f_type` of the file's file system (fstatfs(2)). The call may wait for a server.
 fn file_system(fd: RawFd) -> Option<u32> {
-    // SAFETY: plain old data.
+    // SAFETY: zeros are valid: the structure has integers only.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `found` is as large as the call writes.
     let told = unsafe { call!(fstatfs, fd, &raw mut found) } == 0;

@@ -118,7 +118,7 @@ pub(crate) unsafe fn call(number: Sysno, arguments: &[usize]) -> Ret {
             Sysno::fcntl if b as i32 == libc::F_DUPFD_CLOEXEC => {
                 answer(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, c as i32))
             }
-            // A file system on a device.
+            // Each file counts as one on ext4, a local file system.
             Sysno::fstatfs => {
                 (*at::<libc::statfs>(b)).f_type = libc::EXT4_SUPER_MAGIC;
                 0
@@ -165,7 +165,8 @@ unsafe fn futex(word: usize, op: i32, value: u32, time: usize) -> Ret {
     if op == wait && time != 0 {
         // SAFETY: the caller's timespec.
         let time = unsafe { at::<libc::timespec>(time).read() };
-        // The call only asks whether the word can be read. Miri would end the program.
+        // With no time left, the call only asks whether the word can be read. It is not read here:
+        // Miri would end the program if it cannot be read.
         if (time.tv_sec, time.tv_nsec) == (0, 0) {
             return refused(libc::EAGAIN);
         }

@@ -108,7 +108,7 @@ pub(crate) struct ThreadUse {
 
 /// The counts of the calling thread; `None` if they are refused.
 pub(crate) fn use_of_this_thread() -> Option<ThreadUse> {
-    // SAFETY: plain old data.
+    // SAFETY: zeros are valid: the structure has integers only.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is as large as the call writes.
     let ret = unsafe { call!(getrusage, libc::RUSAGE_THREAD, &raw mut usage) };
@@ -169,12 +169,12 @@ pub(crate) fn without_write_signals<T>(body: impl FnOnce() -> T) -> T {
 
 /// The number of threads of this process; `None` if /proc does not tell.
 pub(crate) fn threads() -> Option<u32> {
-    // SAFETY: integers.
+    // SAFETY: zeros are valid: the structure has integers only.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let (path, mask) = (c"/proc/self/task".as_ptr().cast(), libc::STATX_NLINK);
     // SAFETY: a path that ends in NUL, and room for what is found.
     let ret = unsafe { statx(libc::AT_FDCWD, path, 0, mask, (&raw mut found) as u64) };
-    // One link from above, one from the folder itself, and one from each thread.
+    // One link from the folder above, one from the folder itself, and one from each thread.
     if ret == 0 { found.stx_nlink.checked_sub(2).filter(|&threads| threads > 0) } else { None }
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn is_real_time() -> bool {
 
 /// Gives the calling thread the normal policy, SCHED_OTHER.
 pub(crate) fn leave_real_time() {
-    // SAFETY: integers: priority 0, and what only musl has.
+    // SAFETY: zeros are valid: the fields are integers (musl has more of them than glibc).
     let priority: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: the parameters live across the call.
     unsafe { call!(sched_setscheduler, 0, libc::SCHED_OTHER, &raw const priority) };

@@ -45,7 +45,8 @@ pub(crate) fn futex_wait(
     timeout: Option<Duration>,
     restarts: bool,
 ) -> FutexEnd {
-    /// A year. Without a timeout, the kernel restarts the call after a handler with SA_RESTART.
+    /// A year, in place of no timeout. Without a timeout, the kernel restarts the call after a
+    /// handler with SA_RESTART.
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let time = timespec(timeout.unwrap_or(FAR));
     let for_ever = restarts && timeout.is_none();

@@ -290,7 +290,7 @@ mod loom_models {
             let reader = thread::spawn(move || {
                 let pin = Pin::word(&other.words[0], HANDLE);
                 if let Some(found) = other.entry.get(pin, HANDLE, || ()) {
-                    // SAFETY: to be found wrong by loom.
+                    // SAFETY: none, on purpose: loom has to find that this use is wrong.
                     found.alive.with(|alive| assert!(unsafe { *alive }));
                 }
             });

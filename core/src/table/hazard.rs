@@ -160,7 +160,7 @@ pub(super) fn is_mine(handle: usize) -> bool {
 }
 
 /// Marks that this thread uses a handle, as [`Table::get`](super::Table::get) does, while the mark
-/// lives. For other structures that are compared with the table.
+/// lives. For benchmarks of other structures, which measure them against the table.
 #[derive(Debug)]
 pub struct Look {
     _pin: Option<Pin<'static>>,

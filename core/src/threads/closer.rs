@@ -56,7 +56,7 @@ impl Closer {
         let mut state = lock(&self.state);
         state.queue.push_back(fd);
         if state.threads > 0 {
-            // A thread that stands by checks again while the queue is not empty.
+            // While the queue is not empty, a thread that stands by checks without being woken.
             if state.queue.len() == 1 {
                 self.wake.notify_one();
             }
@@ -89,7 +89,8 @@ impl Closer {
                 state = lock(&self.state);
                 state.closed += 1;
             }
-            // Waits until it is this thread's turn.
+            // Stands by until the queue is not empty, and no descriptor was closed since the last
+            // check.
             loop {
                 let (seen, was_empty) = (state.closed, state.queue.is_empty());
                 let time = if was_empty { RETIRE_AFTER } else { STUCK_AFTER };

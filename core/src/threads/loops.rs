@@ -13,7 +13,7 @@ use crate::sync::this_thread;
 /// The maximum number of contexts that one thread's polls drive; others are left to the poller.
 pub(crate) const AT_A_TIME: usize = 4;
 
-/// All event loops of a process.
+/// The contexts that event loops of this process drive.
 #[derive(Debug, Default)]
 pub(crate) struct Loops(Mutex<Vec<LoopOf>>);
 

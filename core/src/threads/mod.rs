@@ -125,7 +125,7 @@ impl ThreadsOf {
     }
 
     pub(crate) fn get(&self) -> &'static Threads {
-        // SAFETY: one that was leaked.
+        // SAFETY: the pointer was made from a `&'static Threads`.
         unsafe { &*self.0.load(Ordering::Acquire) }
     }
 

@@ -68,7 +68,8 @@ impl PollerState {
     /// The context whose kernel lane counts this eventfd up.
     fn kernel(&self, events: RawFd) -> Option<Arc<dyn Dispatcher>> {
         let mut all = self.kernels.iter().filter(|&&(_, fd)| fd == events);
-        // A dropped context has closed its eventfd, and the number may be another descriptor's now.
+        // A dropped context has closed its eventfd. Another context's eventfd may have the number
+        // now.
         all.find_map(|(owner, _)| owner.upgrade())
     }
 
@@ -300,7 +301,7 @@ impl Poller {
             for (waiting, revents) in ready {
                 let (fd, events) = (waiting.fd, waiting.events);
                 self.serve(waiting, revents);
-                // The request has ended, and no later one has begun.
+                // The request has ended, or is on the list again. No later one has begun.
                 let mut state = lock_counted(&self.state);
                 state.streams.served.retain(|&served| served != (fd, events));
                 state.streams.is_due(fd);
@@ -323,7 +324,7 @@ impl Poller {
             return board.finish(request, result, Executor::Poller);
         }
         if request.route == Route::Inline {
-            // The request does not wait, and is here for its turn only.
+            // The call does not wait. The request came here only to stay behind earlier ones.
             // SAFETY: copied in at submit; the buffers are the request's until its completion.
             let result = unsafe { exec::execute(&mut request, Mode::Stream) };
             board.after_transfer(request.sqe.fd, kind == Kind::Write, result);

@@ -258,7 +258,7 @@ impl WorkerPool {
         self.helpless.load(Ordering::Relaxed)
     }
 
-    /// Is the maximum number of workers in use, each inside a request?
+    /// Is every worker inside a request, and can no other be made?
     pub(crate) fn is_exhausted(&self) -> bool {
         let state = lock(&self.state);
         let all = match self.work {
@@ -424,7 +424,7 @@ mod tests {
         let tick = TICK.as_micros() as u64 * ticks_per_us();
         state.release(&first, tick);
         assert_eq!((state.active(&first), state.counted()), (0, WORKERS_MAX - 40));
-        // The places of its workers belong to another context now, whose workers wait, too.
+        // Another context gets as many workers in their place, which wait, too.
         for _ in 0..40 {
             state.alive += 1;
             turns.push((&second, state.begins(&second)));

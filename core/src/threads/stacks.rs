@@ -35,7 +35,7 @@ pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> 
     let generation = process::enter();
     let name = CString::new(name).unwrap_or_default();
     let (body, next) = (Some(body), std::ptr::null_mut());
-    // SAFETY: a number, or with musl a pointer.
+    // SAFETY: zero is valid for a number, and for a pointer (musl).
     let mut id: libc::pthread_t = unsafe { std::mem::zeroed() };
     let thread = Box::into_raw(Box::new(Thread { name, body, stack, generation, id, next }));
     // SAFETY: attributes that are initialised first; `run` takes the thread, whose stack lives
@@ -58,7 +58,7 @@ pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> 
     if made == 0 {
         return Ok(());
     }
-    // SAFETY: from above; there is no thread that has it.
+    // SAFETY: the box made above; no thread was started, so no other thread has the pointer.
     Err(unsafe { Box::from_raw(thread) }.body.expect("not started"))
 }
 
@@ -78,7 +78,7 @@ extern "C" fn run(thread: *mut c_void) -> *mut c_void {
     {
         std::process::abort();
     }
-    // SAFETY: a number.
+    // SAFETY: the call takes no arguments, and cannot fail.
     fields.id = unsafe { libc::pthread_self() };
     // SAFETY: as above, and not used any more.
     unsafe { put(thread) };

@@ -24,7 +24,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The requests of this context.
     fn board(&self) -> &Board;
 
-    /// The place of this context in the pool for this work.
+    /// What the pool for this work knows about this context.
     fn entry(&self, work: Work) -> &PoolEntry;
 
     /// The maximum number of workers that serve this context at a time.
@@ -51,7 +51,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The watchdog checks the context, and calls threads for requests that wait.
     fn look(&self, watched: &mut Watched) -> Activity;
 
-    /// There is no watchdog, and none can be made.
+    /// Called if the context asks for a watch, and no watchdog can be made.
     fn is_unwatched(&self);
 
     /// The calling thread is about to sleep in poll(2) or the like. It hands queued requests over
@@ -89,7 +89,7 @@ pub(crate) struct PoolEntry {
 /// What a check of a context has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// Requests wait to be taken, or did a moment ago.
+    /// Requests wait to be taken, or the check has called a thread for some.
     Busy,
     /// No requests wait, except requests that pass through the kernel.
     Calm,
@@ -102,11 +102,12 @@ pub(crate) enum Activity {
 pub(crate) struct Watched {
     /// The progress of each part.
     pub(crate) words: [u64; WATCHED_PARTS],
-    /// The number of checks that have found nothing to do.
+    /// Successive checks that found no request queued or being executed.
     pub(crate) quiet: u32,
-    /// Of a placed context: checks for which no worker could be made.
+    /// Of a placed context: successive checks that found requests waiting, and every worker of the
+    /// pool busy.
     pub(crate) starved: u32,
-    /// Checks in which no thread came to requests that may wait without end, and none could be
-    /// made.
+    /// Successive checks in which no thread came to requests that may wait without end, and none
+    /// could be made.
     pub(crate) refused: u32,
 }

@@ -43,7 +43,8 @@ impl Watchdog {
         drop(state);
         if make {
             if self.spawner.spawn("watch", || self.run()).is_err() {
-                // Without a watchdog, workers are called for every request of this context.
+                // No watchdog notices that a waiter does not come. So waiters are not relied on for
+                // now, and a worker is called.
                 lock(&self.state).alive = false;
                 tenant.is_unwatched();
             }

@@ -43,7 +43,8 @@ impl View {
         self.0 & WATCHED != 0
     }
 
-    /// The part that changes with every step of a holder.
+    /// The turn. It changes when a thread takes or steals the baton, and when its holder begins a
+    /// batch. After [`View::at`], it also changes with each request that a holder begins.
     pub(crate) fn turn(self) -> u64 {
         self.0 / TURN
     }
@@ -187,9 +188,10 @@ impl Baton {
         self.update(&turn, |now| Some(now & !HELD | WORK)).is_ok()
     }
 
-    /// Takes the baton away from the holder seen in `stuck`, unless holders have `taken` more
-    /// since. Either the holder's next step on its turn succeeds, or this does. After this the
-    /// baton is free, with work announced.
+    /// Takes the baton away from the holder seen in `stuck`. `taken`: the number of requests that
+    /// holders have taken by now. Fails if that number or the turn has changed since. Either the
+    /// holder's next step on its turn succeeds, or this does. After this the baton is free, with
+    /// work announced.
     pub(crate) fn steal(&self, stuck: View, taken: u64) -> bool {
         let mut now = self.0.load(Ordering::Relaxed);
         while now & HELD != 0 && View(now).at(taken).0 / TURN == stuck.0 / TURN {

@@ -1,5 +1,5 @@
 //! Small protocols between threads, one file each: one word or two, its states, and loom models
-//! that prove it. They do not know lanes, and learn nothing.
+//! that prove it. They do not know lanes, and report nothing to the router.
 
 pub(crate) mod admission;
 pub(crate) mod baton;

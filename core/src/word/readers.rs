@@ -99,7 +99,8 @@ mod loom_models {
     }
 
     impl Model {
-        /// A worker's turns, until it would not be called any more.
+        /// A worker: becomes a reader and reads, again and again, until nothing is left or there
+        /// are enough readers.
         fn work(&self, leave: impl Fn(&Readers)) {
             while !self.coming.is_empty() && self.readers.enter() {
                 let before = self.read.load(Ordering::Relaxed);
@@ -108,7 +109,7 @@ mod loom_models {
                 }
                 leave(&self.readers);
                 if self.read.load(Ordering::Relaxed) == before {
-                    // The cell is not written yet.
+                    // A pushing thread has reserved the entry, and not written it yet.
                     thread::yield_now();
                 }
             }

@@ -139,7 +139,7 @@ mod loom_models {
 
     use super::*;
 
-    /// A model ring: completions under a lock, and an eventfd that counts.
+    /// A model ring: completions under a lock, and whether its eventfd is readable.
     struct ReadinessModel {
         readiness: Readiness,
         lock: Mutex<()>,

@@ -92,7 +92,8 @@ impl Reaper {
 }
 
 impl Reaping<'_> {
-    /// Calls `sleep`, in which a signal handler may take the right ([`Reaping::is_held`]) or jump.
+    /// Calls `sleep`. In it, a signal handler may take the right ([`Reaping::is_held`]), or leave
+    /// the sleep by a jump.
     #[cfg(not(loom))]
     pub(crate) fn asleep<T>(&mut self, sleep: impl FnOnce() -> T) -> T {
         let (holder, me) = (&self.reaper.holder, this_thread());
@@ -315,7 +316,8 @@ mod loom_models {
     }
 
     /// A request completes. The thread that is told of it wants to collect while another is about
-    /// to give up the right. `looks`: that thread checks whether the right was wanted.
+    /// to give up the right. `looks`: the thread that gives it up checks whether the right was
+    /// wanted.
     fn what_has_completed_is_collected(looks: bool) {
         loom::model(move || {
             let (reaper, completions) = reaper_and_queue();
@@ -379,7 +381,7 @@ mod loom_models {
                 }
             };
             if drains_first {
-                // The loop's program has its answer, and comes again.
+                // The loop's program has its answer, and makes its next call that waits.
                 collect_if_free();
                 words.1.swap(0, Ordering::AcqRel);
             }

@@ -183,8 +183,9 @@ mod loom_models {
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
 
-    /// Slots with a link. Each has what was written when it came, and what was written when it was
-    /// synced.
+    /// Three slots, each with its link, and a thread that writes once before its fsync. `written`
+    /// has a bit for each slot whose thread has written. `synced` has, for each slot, the bits of
+    /// `written` at the beginning of the call that synced it.
     struct Model {
         syncs: Seats,
         links: [AtomicU32; 3],

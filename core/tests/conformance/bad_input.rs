@@ -141,7 +141,7 @@ fn a_descriptor_of_the_wrong_mode_or_kind_answers_as_the_plain_call() {
     }
 }
 
-/// An unmapped address range after one mapped page.
+/// An accessible page, and an inaccessible one after it.
 struct Edge(*mut u8);
 
 const PAGE: usize = 4096;
@@ -316,7 +316,7 @@ fn huge_lengths_are_capped_as_the_kernel_caps_them() {
     let length = u32::MAX as usize;
     // SAFETY: the kernel writes no more than there is in the file.
     let expected = unsafe { libc::pread(file.as_raw_fd(), buf.as_mut_ptr().cast(), length, 0) };
-    // On AArch64 a range must not go beyond the last address, however it is cut.
+    // The kernel cuts the length. On AArch64 it first refuses a range beyond the last user address.
     let is_cut = expected == 12;
     let check = |huge: Sqe, expected: i32| {
         let result = in_company(huge);
@@ -570,8 +570,8 @@ fn a_write_into_a_pipe_without_reader_is_epipe_and_no_signal() {
 #[test]
 fn more_waiting_requests_than_poll_takes_descriptors_still_complete() {
     isolated(|| {
-        // poll(2) refuses more entries than RLIMIT_NOFILE; requests on one pipe need one
-        // descriptor.
+        // poll(2) refuses more entries than RLIMIT_NOFILE. More requests than that wait here, all
+        // on one descriptor.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         // SAFETY: a limit of this helper process.

@@ -51,7 +51,8 @@ impl World {
         if !*alive {
             let context = Mutex::new(builder().entries(4).build().unwrap());
             let behind = Box::new(Behind { number, context });
-            // SAFETY: pages of this table. It is alive until a removal has returned.
+            // SAFETY: pages of this table. `alive` is false: nothing is published there, and the
+            // earlier removal has returned.
             unsafe { self.table.publish_at(self.pages[number].address(), behind) };
             self.made.fetch_add(1, Ordering::Relaxed);
             *alive = true;
@@ -178,7 +179,7 @@ fn ten_thousand_contexts_leave_nothing_behind() {
             resident().saturating_sub(bytes)
         });
         let grown: Vec<usize> = take_until(grown, |&bytes| bytes < 4 << 20);
-        // A thread that is ending may hold the last ones.
+        // A thread that is ending may hold the last contexts.
         let settled = || counts().0 <= descriptors && counts().1 <= threads;
         assert!(wait_until(settled), "{:?}, before: {descriptors}, {threads}", counts());
         assert!(grown.last() < Some(&(4 << 20)), "{grown:?} bytes for 10,000 contexts each");

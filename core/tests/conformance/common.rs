@@ -20,7 +20,7 @@ use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 pub const LONG: Duration = Duration::from_secs(if cfg!(miri) { 1_000 } else { 30 });
 
 /// The engine of all contexts here: a name that [`EngineKind`] knows, or `faulty`, or `faulty:` and
-/// the name of the engine below.
+/// the name of the engine to which faults are added.
 pub const ENGINE: &str = "URINGLET_TEST_ENGINE";
 
 /// The value of [`ENGINE`]; `auto` by default.
@@ -44,8 +44,8 @@ pub fn builder_for(name: &str) -> Builder {
     with_reordering(of_engine(below))
 }
 
-/// The placement is as in the environment (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite
-/// can test placements, too.
+/// A builder for this engine. Its placement comes from the environment (`URINGLET_QUEUE_AFFINITY`
+/// and so on), so that the suite can test placements, too.
 fn of_engine(kind: EngineKind) -> Builder {
     let placement = Placement::from_environment().unwrap_or_else(|error| panic!("{error}"));
     Context::builder().engine(kind).placement(placement)
@@ -63,7 +63,7 @@ pub fn all_faults() -> bool {
     })
 }
 
-/// The faults that a program does not notice, or [all of them](all_faults).
+/// Adds the faults that a program does not notice, or [all of them](all_faults).
 #[cfg(feature = "faulty")]
 fn with_reordering(builder: Builder) -> Builder {
     thread_local!(static TOLD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
@@ -117,8 +117,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// A third result beside passed and failed. Not `println!`, because the harness hides the output of
-/// passed tests.
+/// Reports that a test is skipped, a third result beside passed and failed. This does not use
+/// `println!`, because the harness hides the output of passed tests.
 pub fn skip(reason: &str) {
     let test = std::env::var(CHILD).ok();
     let thread = std::thread::current();
@@ -140,8 +140,8 @@ pub fn pipes_take_nowait() -> bool {
     error != Some(libc::EOPNOTSUPP)
 }
 
-/// Has this test, which passes a closure of its own, no meaning on the engine under test? Then a
-/// message says so.
+/// Does [`EXCEPTIONS`](crate::EXCEPTIONS) list the test that passes this closure, for the engine
+/// under test? If so, this prints that the test is skipped.
 pub fn excepted<F: FnOnce()>(_: F) -> bool {
     let (test, engine) = (test_of::<F>(), engine_name());
     let exception = crate::EXCEPTIONS.iter().find(|(name, engines, _)| {
@@ -183,7 +183,7 @@ pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
 /// all buffers outlive their completions or the context.
 #[track_caller]
 pub fn push(context: &mut Context, sqe: Sqe) {
-    // SAFETY: as the line above says; what lies where nothing is mapped is the kernel's to refuse.
+    // SAFETY: the buffers live as the comment above says. The kernel refuses unmapped addresses.
     unsafe { context.push(sqe) }.expect("room in the submission queue");
 }
 
@@ -248,7 +248,7 @@ pub fn plain(ret: i64) -> i32 {
     }
 }
 
-/// Bytes that differ from those of another seed or place.
+/// Bytes that depend on the seed and on their position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| ((seed * 131 + at * 7 + at / 251) % 251) as u8 + 1).collect()
 }
@@ -371,8 +371,8 @@ pub fn our_threads() -> Vec<OurThread> {
         .collect()
 }
 
-/// How often each thread of this process has gone to sleep, except the calling one and those with
-/// this name. `None`: one of them is awake.
+/// The number of times that each other thread of this process has gone to sleep, without threads
+/// of the name `but`. `None`: one of these threads is awake.
 fn sleeps(but: &str) -> Option<BTreeMap<OsString, u64>> {
     // SAFETY: takes nothing.
     let me = OsString::from(unsafe { libc::gettid() }.to_string());
@@ -392,8 +392,8 @@ fn sleeps(but: &str) -> Option<BTreeMap<OsString, u64>> {
     Some(counts.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Checks the other threads of this process twice, except those with this name. True: all slept,
-/// and none woke in between.
+/// Checks the other threads of this process twice, without threads of the name `but`. True: all
+/// slept, and none woke in between.
 pub fn none_wakes(but: &str) -> bool {
     let before = sleeps(but);
     // A thread that wakes periodically wakes in this time.

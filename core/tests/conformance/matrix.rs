@@ -80,7 +80,7 @@ const SANDBOXES: [Sandbox; 4] = [
     },
     Sandbox {
         name: "docker",
-        // A C library falls back from clone3, whose flags a filter cannot read.
+        // A filter cannot read the flags of clone3. After ENOSYS a C library calls clone.
         denials: &[
             (IO_URING, libc::EPERM),
             (NOT_IN_DOCKER, libc::EPERM),
@@ -233,7 +233,7 @@ fn run(engine: &str, sandbox: &Sandbox, refusal: Option<(i32, &str)>) -> Cell {
         }
         None => {
             let mut command = Command::new(std::env::current_exe().expect("this binary"));
-            // The tests mostly sleep.
+            // Four tests run at a time, because they mostly sleep.
             command.args(["--skip", "matrix::", "--test-threads=4"]);
             // The cell makes fewer requests than a separate run of the stress test.
             command.env("URINGLET_STRESS_REQUESTS", "20000").env("PROPTEST_CASES", "24");

@@ -256,7 +256,7 @@ fn what_has_no_flags_needs_no_preadv2() {
         let file = file_with(&content);
         let fd = file.as_raw_fd();
         let mut buf = vec![0; 4096];
-        // The engine needs fewer rounds to learn that reads sleep.
+        // The reads sleep, and the engine learns that in fewer rounds than these.
         for round in 0..20 {
             file.sync_all().unwrap();
             // SAFETY: a call on a descriptor.
@@ -524,9 +524,9 @@ fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
 
 #[test]
 fn writes_of_one_pipe_stay_whole_and_in_order() {
-    // This runs in a process of its own, where no file had these numbers before. If a file had a
-    // number, the engine finds the stream only by calls that fail. Requests may then come in any
-    // order.
+    // This runs in a process of its own, where no file had these numbers before. If a file had the
+    // pipe's number, the engine would notice the stream only by calls that fail. It might then
+    // execute requests in any order.
     isolated(|| {
         let mut context = context(64);
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -559,9 +559,9 @@ fn terminal() -> Option<(File, File)> {
 
 #[test]
 fn reads_of_a_terminal_get_its_lines_in_order() {
-    // This runs in a process of its own, where no file had these numbers before. If a file had a
-    // number, the engine finds the stream only by calls that fail. Requests may then come in any
-    // order.
+    // This runs in a process of its own, where no file had these numbers before. If a file had the
+    // terminal's number, the engine would notice the stream only by calls that fail. It might then
+    // execute requests in any order.
     isolated(|| {
         let Some((mut master, slave)) = terminal() else {
             return skip("no terminal can be made");
@@ -594,8 +594,8 @@ fn character_devices_work() {
     let mut buf = vec![7; 70_000];
     assert_eq!(run(&mut context, Sqe::write(null.as_raw_fd(), &buf[..], 0)), 70_000);
     assert_eq!(run(&mut context, Sqe::read(null.as_raw_fd(), &mut buf[..], 0)), 0);
-    // One page only: between pages the kernel checks for signals, and for io_uring's task work,
-    // too.
+    // One page only: after each page the kernel checks for signals and io_uring's task work, and
+    // may end the read.
     let page = &mut buf[..4096];
     assert_eq!(run(&mut context, Sqe::read(zero.as_raw_fd(), &mut page[..], 9)), 4096);
     assert!(page.iter().all(|&byte| byte == 0));

@@ -65,7 +65,8 @@ fn batch() -> impl Strategy<Value = Batch> {
     ]
 }
 
-/// One side of the comparison: a file and the buffers of a batch.
+/// The buffers of a batch, one for each lane, and the iovecs of their parts. Each side of the
+/// comparison has its own.
 struct Buffers {
     bytes: Vec<Vec<u8>>,
     iovecs: Vec<Vec<libc::iovec>>,

@@ -217,7 +217,7 @@ fn plainly(fd: RawFd, step: Step, buffer: &mut Buffer) -> i32 {
     call(write.is_some() && stream == -libc::ESPIPE)
 }
 
-/// A step that does not wait, if there is one.
+/// A random step. `None` if it would wait.
 fn step(twin: &Side, random: &mut Random) -> Option<Step> {
     let write = if random.one_in(60) { None } else { Some(random.one_in(2)) };
     let (vectored, direct) = (random.one_in(4), random.below(5) > 0);
@@ -251,7 +251,7 @@ fn step(twin: &Side, random: &mut Random) -> Option<Step> {
 fn numbers_that_are_reused_unseen_answer_as_plain_calls_do() {
     isolated(|| {
         let _bound = bounded(4 * LONG);
-        // SAFETY: an end without another one is answered, too.
+        // SAFETY: ignores a signal. A write to a pipe without a reader then fails with EPIPE.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         let (seed, sequences) = (seed(), from_env("URINGLET_TEST_SEQUENCES", 3000));
         println!("URINGLET_TEST_SEED={seed} URINGLET_TEST_SEQUENCES={sequences}");

@@ -1,4 +1,5 @@
-//! The room of a context, as front ends see it: a submit may have more entries.
+//! The room of a context, as front ends see it: a submit may have more entries than there is room
+//! for.
 
 use uringlet::Sqe;
 use uringlet::front::{DirectCompletions, Entry, Instance};

@@ -1,4 +1,4 @@
-//! Random requests from four threads on files that verify themselves: none is lost, none repeated.
+//! Random requests from four threads on files with known contents: none is lost, none repeated.
 //!
 //! `URINGLET_STRESS_REQUESTS` is the total number (10_000_000 by hand), `URINGLET_TEST_SEED`
 //! repeats a run. With the engine `faulty` and `URINGLET_TEST_FAULTS=all`, transfers also fail or
@@ -130,7 +130,7 @@ impl Station {
             self.in_flight += 1;
         }
         while self.context.pushed() > 0 {
-            // A cancelled request may hold its place for a moment longer than its completion.
+            // A cancelled request may hold its slot for a moment after its completion was reaped.
             if self.context.submit().is_err() {
                 self.context.wait(0, None).unwrap();
                 std::thread::yield_now();
@@ -209,7 +209,7 @@ impl Station {
         self.next - before
     }
 
-    /// Waits for the rest, or destroys the context, and verifies the file.
+    /// Waits for the rest, verifies the file, and destroys the context.
     fn end(mut self) -> u64 {
         wait_for(&mut self.context, self.in_flight);
         self.reap();
@@ -283,8 +283,8 @@ fn contexts_that_move_between_threads_lose_and_repeat_nothing() {
                     };
                     for _ in 0..=random.below(8) {
                         let share = left.load(Ordering::Relaxed).min(DEPTH as u64);
-                        // Slots are taken first, and unused ones given back, because other threads
-                        // take, too.
+                        // The share is taken from `left` first, and the unused part is given back,
+                        // because other threads take shares, too.
                         let taken =
                             left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                                 left.checked_sub(share)

@@ -161,7 +161,7 @@ impl Program {
     }
 
     fn submit(&mut self) {
-        // Cancelled requests may hold their places for a moment: all will be accepted, but not
+        // A cancelled request may hold its slot for a moment: all entries will be accepted, but not
         // always at once.
         assert!(wait_until(|| {
             let _ = self.context.submit();

@@ -98,7 +98,7 @@ fn writes_that_share_a_block_leave_each_other_alone() {
                     writes.push(files[number(3)].write_range_at(data, at).submit());
                     at += length as u64;
                 }
-                // The last ones are awaited first.
+                // The last writes are awaited first.
                 writes.reverse();
                 for BufResult(result, _) in join_all(writes).await {
                     result.unwrap();
@@ -207,7 +207,7 @@ fn flags_of(path: &Path) -> Vec<i32> {
     flags
 }
 
-/// The ends of a range reach the disk as its middle does.
+/// The two ends of a range are written with the same `O_SYNC` or `O_DSYNC` as its middle.
 #[test]
 fn ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so() {
     let name = "ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so";
@@ -228,10 +228,11 @@ fn ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so() {
     }
 }
 
-/// Is a byte of the file locked for another open file (fcntl(2))?
+/// Does a process or another open file have a lock (fcntl(2)) on the file's first byte? With `set`,
+/// takes the lock by that call, and returns true.
 fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
     use std::os::fd::AsRawFd as _;
-    // SAFETY: integers.
+    // SAFETY: all fields are integers, which may be zero.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_len) = (libc::F_WRLCK as i16, 1);
     let call = set.unwrap_or(libc::F_OFD_GETLK);
@@ -240,7 +241,7 @@ fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
     lock.l_type != libc::F_UNLCK as i16
 }
 
-/// Closing any descriptor of a file would release the locks.
+/// If a write closed a descriptor of the file, that would release the record locks (fcntl(2)).
 #[test]
 fn record_locks_stay_while_threads_write_ranges_for_the_first_time() {
     let name = "record_locks_stay_while_threads_write_ranges_for_the_first_time";

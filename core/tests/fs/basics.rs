@@ -191,7 +191,7 @@ fn whole_files_of_any_length_are_read_written_and_copied() {
         assert_eq!(fs::copy(&path, &other).wait().unwrap(), length as u64);
         assert!(std::fs::read(&other).unwrap() == data);
     }
-    // This file does not tell its length.
+    // This file reports no length.
     let read = fs::read("/proc/self/maps").wait().unwrap();
     assert!(!read.is_empty());
     assert_eq!(fs::read(folder.path()).wait().unwrap_err().raw_os_error(), Some(libc::EISDIR));

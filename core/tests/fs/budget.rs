@@ -54,8 +54,8 @@ impl Wake for Woken {
     }
 }
 
-/// Polls a new future each time, until one was pending and has woken its task at once. False: a
-/// thousand were ready.
+/// Calls `poll` until it returns pending and has woken its task on this thread: the future was
+/// deferred. False: a thousand futures were ready before.
 fn lets_others_run<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> bool {
     let (here, any) = (AtomicUsize::new(0), AtomicBool::new(false));
     let woken = Arc::new(Woken { task: thread::current(), here, any });
@@ -66,7 +66,7 @@ fn lets_others_run<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> bool
         match poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(_) => ready += 1,
             Poll::Pending if woken.here.load(Ordering::Relaxed) > before => return true,
-            // Another thread has the result that the task waits for.
+            // The result comes from another thread, which wakes the task.
             Poll::Pending => {
                 while !woken.any.swap(false, Ordering::Acquire) {
                     thread::park();
@@ -148,7 +148,7 @@ fn every_future_that_is_ready_at_once_lets_others_run() {
     }
 }
 
-/// Directory entries that were read already are not futures of their own.
+/// Directory entries that were read already are not futures of their own, but count in the budget.
 #[test]
 fn a_loop_over_the_entries_of_a_directory_lets_others_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn a_loop_over_the_entries_of_a_directory_lets_others_run() {
     check_op("metadata that is known", || entry.metadata());
 }
 
-/// Finished results of a batch are not futures either.
+/// Finished results of a batch are not futures of their own either, and count in the budget.
 #[test]
 fn a_loop_over_the_results_of_a_batch_lets_others_run() {
     let mut batch = fs::metadata_many(vec!["/"; 10_000]);
@@ -174,12 +174,13 @@ fn a_loop_over_the_results_of_a_batch_lets_others_run() {
             Poll::Ready(None) => break,
             Poll::Pending => at_once = 0,
         }
-        // The future that was waited for does not count in the budget: others have run before it.
+        // A result that was waited for does not count in the budget: other tasks have run before.
         assert!(at_once <= 1 + 128, "never lets others run");
     }
 }
 
-/// Calls of a `Cursor` are not futures of its own: each `poll_…` of its traits takes a turn.
+/// Calls of a `Cursor` are not futures of their own: each `poll_…` of its traits counts in the
+/// budget.
 #[cfg(all(feature = "tokio", feature = "futures-io"))]
 #[test]
 fn every_call_of_a_cursor_lets_others_run() {

@@ -28,7 +28,7 @@ fn operations_in_the_background_are_few_among_the_others_and_go_in_order() {
                 let read = || pipe.read_at([0; 1], 0).on(&fs).background().submit();
                 let mut reads: Vec<_> = (0..20).map(|_| read()).collect();
                 assert_eq!(fs.in_flight(), (few, 20 - few));
-                // Other operations go before, whatever their number and kind.
+                // Other operations go first, whatever their number and kind.
                 for round in 0..20 {
                     assert_eq!(fs::read(&path).on(&fs).await.unwrap(), data);
                     let file = File::options().read(true).write(true).open(&path).on(&fs).await;
@@ -99,8 +99,8 @@ fn what_is_in_the_background_ends_in_every_way() {
     }
 }
 
-/// A batch and ranges in the background wait for an earlier background operation. Others do not
-/// wait.
+/// A batch and ranges in the background wait for an earlier background operation. Operations that
+/// are not in the background do not wait.
 #[test]
 fn batches_in_the_background_let_others_go_before() {
     let (named, data) = file_of(300_000);
@@ -119,7 +119,7 @@ fn batches_in_the_background_let_others_go_before() {
         // The data was in memory.
         assert_eq!(chunk.unwrap()[..], data[3000 * number..][..1000]);
     }
-    // The place of the open is free a little after it has ended.
+    // The open counts as in flight until its slot is free, a little after it has ended.
     while own.in_flight().0 != 1 {
         std::thread::yield_now();
     }

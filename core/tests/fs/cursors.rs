@@ -132,7 +132,7 @@ mod with_tokio {
         }
     }
 
-    /// The test drops each future after its first poll now and then.
+    /// Now and then, the test drops a future after its first poll.
     #[cfg(feature = "faulty")]
     #[test]
     fn reads_that_are_dropped_lose_nothing() {
@@ -216,7 +216,7 @@ mod with_tokio {
                 assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
                 cursor.flush().await.unwrap();
             }
-            // The error of a dropped write is returned by the next one.
+            // The error of a dropped write is returned by the next call.
             while poll_once(cursor.write(b"abc")) {}
             assert_eq!(cursor.flush().await.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
             cursor.flush().await.unwrap();

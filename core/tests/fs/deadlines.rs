@@ -93,7 +93,7 @@ fn what_stands_in_line_is_left_undone_and_the_task_is_woken_once() {
     };
     let mut output = poll(&old);
     if output.is_pending() {
-        // The task has moved. This thread may have been preempted for long.
+        // The task has moved: its waker is another one. The deadline may be over already.
         output = poll(&new);
     }
     let has_moved = output.is_pending();
@@ -194,7 +194,7 @@ fn the_thread_of_the_deadlines_is_one_and_ends_when_there_are_none() {
         for read in &mut reads {
             assert!(Pin::new(read).poll(&mut context).is_pending());
         }
-        // The thread sets its own name.
+        // A new thread has its name only after it has set the name itself.
         while threads() == 0 {
             std::thread::yield_now();
         }

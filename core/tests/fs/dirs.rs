@@ -159,7 +159,7 @@ fn a_directory_refuses_as_the_system_calls_do() {
             for (at, (found, expected)) in refused.into_iter().enumerate() {
                 assert_eq!(found, Some(expected), "{at}");
             }
-            // This descriptor is no directory's.
+            // This descriptor is not that of a directory.
             let file =
                 Dir::from(std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
             assert_eq!(errno(file.create("x").await), Some(libc::ENOTDIR));
@@ -189,7 +189,7 @@ fn what_a_directory_opens_has_the_engine_of_the_operation() {
     dir.open_dir("below").wait().unwrap();
 }
 
-/// The descriptor stays with the operations that use it.
+/// The directory's descriptor stays open until the operations that use it have ended.
 #[test]
 fn operations_of_a_directory_that_is_dropped_are_dropped_cancelled_or_go_on() {
     let folder = tempfile::tempdir().unwrap();

@@ -140,7 +140,7 @@ fn reads_outlive_the_thread_that_has_handed_them_over() {
                     let read =
                         |at: u64| file.read_exact_at(vec![0u8; 4096], at << 16).forced_async();
                     let reads: Vec<_> = (0..64).map(|at| read(at).submit()).collect();
-                    // The driving task runs.
+                    // The driving task runs now, and hands the reads over.
                     tokio::task::yield_now().await;
                     (is_driven, reads)
                 })
@@ -227,7 +227,7 @@ fn outside_of_a_runtime_it_panics() {
     fs::drive_on_tokio();
 }
 
-/// Operations that are dropped, cancelled and late, on a ring.
+/// Operations that are dropped, cancelled and late, on an io_uring that a runtime drives.
 #[test]
 fn a_storm_on_a_driven_one_loses_nothing() {
     for runtime in runtimes() {
@@ -256,7 +256,7 @@ fn a_storm_on_a_driven_one_loses_nothing() {
             tokio::time::timeout(Duration::from_secs(30), gone).await.expect("buffers come back");
         };
         runtime.block_on(all);
-        // The last place is free a little after its buffer.
+        // A request counts as in flight until its slot is free, a little after its buffer.
         while fs.in_flight() != (0, 0) {
             std::thread::yield_now();
         }

@@ -208,7 +208,7 @@ struct Meddler {
 
 impl Wake for Meddler {
     fn wake(self: Arc<Self>) {
-        // Held locks would deadlock here; a state that is not final would show.
+        // With a lock held, these calls would deadlock.
         self.fs.in_flight();
         drop(self.file.read_at(vec![0u8; 10], 0).forced_async().submit());
         self.woken.fetch_add(1, Ordering::SeqCst);
@@ -241,7 +241,8 @@ fn wakers_are_called_under_no_lock_once_the_state_is_final() {
         assert_eq!(output.unwrap().1, data);
         assert!(meddler.woken.load(Ordering::SeqCst) <= 1);
     };
-    // A thread defers a read after some that were ready at once, and wakes its task for that.
+    // Once a thread's budget is used up, a read is deferred, and wakes its task for that. So each
+    // thread makes few reads.
     for _ in 0..20 {
         std::thread::scope(|scope| drop(scope.spawn(|| (0..10).for_each(|_| once()))));
     }

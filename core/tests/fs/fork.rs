@@ -1,4 +1,4 @@
-//! The child of a fork: all operations of its parent's fail, and nothing hangs.
+//! In the child of a fork(2), all operations of the parent fail, and nothing hangs.
 #![allow(unsafe_code, clippy::single_range_in_vec_init)]
 
 use std::future::Future;
@@ -13,7 +13,7 @@ use crate::{file_of, pipe};
 /// Runs `child` in a child process that ends after 30 seconds in any case, and returns its exit
 /// status.
 pub(crate) fn in_child(child: impl FnOnce() -> Option<i32>) -> i32 {
-    // SAFETY: the child calls what glibc keeps usable in one, and ends without unwinding.
+    // SAFETY: the child makes only calls that glibc allows after a fork, and does not unwind.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {

@@ -1,4 +1,5 @@
-//! The limits on operations in flight, the line, and the cost of a hit.
+//! The limits on operations in flight, the line of queued ones, and the cost of a hit: a read that
+//! its first poll executes.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -23,7 +24,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator does it.
+// SAFETY: the system's allocator does the work, and keeps the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
@@ -181,7 +182,7 @@ fn limits_hold_and_what_stands_in_line_goes_in_order() {
     writer.write_all(b"012345678").unwrap();
     let found: Vec<u8> = small.into_iter().map(|read| read.wait().unwrap().1[0]).collect();
     assert_eq!(found, b"012345678");
-    // A place is free a little after its request has ended.
+    // A request counts as in flight until its slot is free, a little after it has ended.
     while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
     }

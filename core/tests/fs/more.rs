@@ -41,7 +41,7 @@ fn a_pool_lends_so_many_buffers_in_order_and_gets_them_back() {
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
     assert!(pool.try_take().is_none(), "it is the first one's who waits");
     assert!(Pin::new(&mut waiting[1]).poll(&mut context).is_pending());
-    // The dropped future leaves its place to the next one.
+    // The first future has got the buffer. It is dropped, and the next one gets the buffer.
     drop(waiting.remove(0));
     let Poll::Ready(mut third) = Pin::new(&mut waiting[0]).poll(&mut context) else { panic!() };
     third.resize(10);
@@ -60,7 +60,7 @@ fn a_pools_buffers_come_back_from_requests_that_were_dropped() {
         drop(stream.read_at(pool.try_take().unwrap(), 0).on(&fs).submit());
     }
     drop(writer);
-    // A dropped request that had begun ends with the pipe.
+    // A dropped read that had begun ends when the pipe's writer is closed.
     let taken: Vec<_> = (0..4).map(|_| pollster::block_on(pool.take())).collect();
     assert!(pool.try_take().is_none());
     drop(taken);
@@ -203,7 +203,7 @@ fn a_task_that_reads_ranges_is_woken_once_and_may_go_at_any_time() {
 /// Zeros in pages that are never touched: they take no memory.
 struct Zeros(std::ptr::NonNull<u8>, usize);
 
-// SAFETY: a mapping of its own.
+// SAFETY: the value owns its mapping, which any thread may use.
 unsafe impl Send for Zeros {}
 
 impl Zeros {
@@ -218,7 +218,7 @@ impl Zeros {
 
 impl Drop for Zeros {
     fn drop(&mut self) {
-        // SAFETY: mapped above, and used by nobody any more.
+        // SAFETY: mapped by `new`, and nothing uses the mapping any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), self.1) };
     }
 }

@@ -88,7 +88,8 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
 #[test]
 fn an_open_of_a_fifo_ends_when_it_is_given_up_or_when_its_other_side_comes() {
     let folder = tempfile::tempdir().unwrap();
-    // A cancelled open may have its FIFO for a moment longer.
+    // A cancelled open may still be the other side of its FIFO for a moment, so each open has a
+    // new FIFO.
     let new_fifo = |name: String| {
         let fifo = folder.path().join(name);
         make_fifo(&fifo);
@@ -216,7 +217,7 @@ fn a_detached_operation_counts_once_whenever_it_ends() {
     fs.shutdown(LONG).wait().unwrap();
 }
 
-/// The engine has faults, and operations end in every way.
+/// The engine injects faults, and operations end in every way.
 #[cfg(feature = "faulty")]
 #[test]
 fn a_shutdown_ends_after_a_storm_with_faults() {

@@ -48,7 +48,8 @@ struct Folder {
 }
 
 impl Folder {
-    /// The state after a crash now: changed names are on the disk or not, and so is the data.
+    /// The files after a crash now. The flags say whether names and data that were not synced are
+    /// on the disk.
     fn crashed(&self, has_names: bool, has_data: bool) -> BTreeMap<&[u8], &Bytes> {
         let names = if has_names { &self.names } else { &self.synced };
         let content = |node| {
@@ -235,7 +236,8 @@ impl Disk {
         self.folder.lock().unwrap().refused = Some((opcode, errno));
     }
 
-    /// The content that every crash leaves now. No crash could have left a forbidden state.
+    /// The content that every crash leaves now. Panics if crashes differ, or if an earlier crash
+    /// could have left a forbidden state.
     fn settled(&self, what: &str) -> Vec<u8> {
         let folder = self.folder.lock().unwrap();
         assert!(folder.faults.is_empty(), "{what}: {:?}", folder.faults);
@@ -395,7 +397,7 @@ fn a_replacement_that_leaves_out_a_step_is_found_by_a_power_cut() {
     };
     let sync_folder = || File::open(&disk.path)?.sync_all();
     let rename = |path: &Path| std::fs::rename(&staged, path);
-    // Writes the file in place.
+    // A crash may leave a part of a file that is written in place.
     assert!(found(&|path| write(path)?.sync_all().and_then(|()| sync_folder())).0);
     // The file is lost without its fsync, with a late fsync, or without the folder's fsync.
     assert!(

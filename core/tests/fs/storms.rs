@@ -127,8 +127,8 @@ pub(crate) async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Al
         5 => check(read.cancel().await),
         6 => check(read.submit().cancel().await),
         7 => read.detach(),
-        // The timeout is late, in time, or at that very moment. The late read is dropped, or
-        // awaited after all.
+        // The time is over before the read ends, after it, or at the same moment. A late read is
+        // dropped, or awaited after all.
         8 | 9 => {
             let time = Duration::from_micros(number as u64 / 11 % 50);
             match read.timeout(time).await {

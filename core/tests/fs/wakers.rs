@@ -41,7 +41,7 @@ mod clones {
     use std::task::{RawWaker, RawWakerVTable};
 
     unsafe fn clone(data: *const ()) -> RawWaker {
-        // SAFETY: from `Arc::into_raw`, and counted.
+        // SAFETY: `data` is from `Arc::into_raw`, and the caller has a reference.
         let count = unsafe { &*data.cast::<AtomicUsize>() };
         count.fetch_add(1, Ordering::SeqCst);
         // SAFETY: as above.
@@ -49,7 +49,7 @@ mod clones {
         RawWaker::new(data, &VTABLE)
     }
     unsafe fn drop_it(data: *const ()) {
-        // SAFETY: as above; this one is used up.
+        // SAFETY: as above; the caller gives its reference up.
         drop(unsafe { Arc::from_raw(data.cast::<AtomicUsize>()) });
     }
     unsafe fn wake_by_ref(_: *const ()) {}
@@ -116,7 +116,7 @@ fn a_task_is_woken_once_by_its_last_waker() {
             assert!(woken <= 1, "woken {woken} times");
         }
     };
-    // Each read runs in a thread of its own, whose budget is not used up: no read is deferred.
+    // Each round runs in a new thread, whose budget suffices for its reads: no read is deferred.
     for number in 0..300 {
         std::thread::scope(|scope| _ = scope.spawn(|| round(number)));
     }

@@ -36,7 +36,7 @@ pub(crate) struct WaitChild {
     telling: Telling,
 }
 
-/// The waits of this process. `None`: the thread has a descriptor table of its own.
+/// The waits of this process. Never `None`, because nothing fails when they are made.
 fn waits() -> Option<&'static Waits> {
     WAITS.current_or(|| Ok::<_, Infallible>(Mutex::default())).ok()
 }
@@ -126,8 +126,8 @@ impl Attempt for WaitChild {
     }
 }
 
-/// Waits until the children change their state, and tells the waits. Ends when no wait is left. The
-/// call here consumes no state, so a cancelled wait takes nothing.
+/// Waits until the children change their state, and tells the waits in `Waits`. Returns when no
+/// wait is left. The call here consumes no state, so a cancelled wait takes nothing.
 fn wait_for(awaited @ (kind, id, options, _): Awaited) {
     let Some(waits) = waits() else { return };
     loop {

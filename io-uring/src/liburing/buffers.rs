@@ -78,7 +78,7 @@ pub unsafe extern "C" fn _io_uring_free_buf_ring(
     entries: c_uint,
     group: c_int,
 ) -> c_int {
-    // SAFETY: the caller's contract: the pages are of the function above.
+    // SAFETY: the caller's contract: `_io_uring_setup_buf_ring` has mapped the pages.
     unsafe {
         let answer = _io_uring_unregister_buf_ring(ring, group);
         if answer >= 0 {

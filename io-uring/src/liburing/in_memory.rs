@@ -48,7 +48,7 @@ pub(super) unsafe fn queue_init(
         Ok(at) => at,
         Err(errno) => return errno,
     };
-    // SAFETY: as many bytes, the caller's or mapped above.
+    // SAFETY: the memory has `used` bytes, and is the caller's or was mapped above.
     unsafe {
         let rings = sqes.add(in_sqes);
         ((*params).sq_off.user_addr, (*params).cq_off.user_addr) =

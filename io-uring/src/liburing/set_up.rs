@@ -101,7 +101,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nobody was told where.
+        // SAFETY: mapped by `map`, and no other code has the address.
         unsafe { sys::unmap(self.at, self.len) };
     }
 }
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn _io_uring_queue_exit(ring: RingAt) {
     // SAFETY: the caller's contract.
     unsafe {
         if !ring.has_registered(APP_MEM) {
-            // Before 2.3, the size was not stored.
+            // Computed, because liburing before 2.3 did not store this size.
             let entries = (*ring.0).sq.ring_entries as usize;
             let wide = usize::from(ring.has(setup::SQE128));
             sys::unmap((*ring.0).sq.sqes, entries * (64 << wide));

@@ -210,7 +210,7 @@ impl Fields {
 pub(crate) enum Refused {
     /// The errno of an entry that no ring accepts.
     Malformed(i32),
-    /// The errno of an entry whose operation and flags the ring allows.
+    /// The errno counts only if the ring allows the entry's operation and flags.
     Errno(i32),
 }
 

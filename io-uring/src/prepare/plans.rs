@@ -10,7 +10,8 @@ use crate::service::Watch;
 
 pub(super) type Planned = Result<Plan, i32>;
 
-/// Programs have no memory from this address on. Machines that allow more refuse it later.
+/// The end of a program's address space, as far as it is known here. If the machine's own limit is
+/// lower, the transfer refuses the address later.
 const ADDRESSES: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 56 };
 
 const EINVAL: Planned = Err(-libc::EINVAL);

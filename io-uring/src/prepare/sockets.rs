@@ -133,7 +133,7 @@ fn send(fields: &Fields) -> Made {
     let (mut parts, mut header) = (Vec::new(), None);
     if fields.ioprio() & messages::VECTORED != 0 {
         parts = self::parts(buffer, -libc::EINVAL)?;
-        // The buffers of a group come in place of the list, which is only looked at.
+        // With a group, its buffers are used in place of those of the list, which is only checked.
         header = (!selects(fields)).then_some(Header::NONE);
     }
     message(fields, Message { is_send: true, parts, buffer, name, header })

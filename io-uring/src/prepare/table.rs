@@ -29,7 +29,7 @@ enum FixedFile {
 #[derive(Clone, Copy, Debug)]
 enum Make {
     Plan(fn(&Fields) -> Result<Plan, i32>),
-    /// A call, without earlier checks.
+    /// The plan is a call, which this function makes from the entry.
     Call(CallOf),
 }
 

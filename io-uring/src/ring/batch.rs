@@ -22,7 +22,7 @@ pub(super) struct Prepared {
 /// The entries of one call.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The place of the first entry.
+    /// The position of the first entry in the submission queue.
     head: u32,
     /// The number of entries in the queue.
     pub(super) there: u32,
@@ -53,7 +53,8 @@ impl Batch {
         for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
             let opcode = memory.opcode(place).unwrap_or(op::NOP);
             batch.cancels |= opcode == op::ASYNC_CANCEL;
-            // The name of a send is all that it borrows.
+            // A SEND without a name is left out: most borrow nothing. The list of a vectored one is
+            // then copied under the lock.
             let has_name = || memory.sqe(place).is_some_and(|entry| Fields(entry).off() != 0);
             if prepare::borrows(opcode) && (opcode != op::SEND || has_name()) {
                 batch.prepare(memory, place, iopoll);
@@ -80,12 +81,12 @@ impl Batch {
         self.consumed < count && self.taken < self.there
     }
 
-    /// The place of the next entry.
+    /// The position of the next entry in the submission queue.
     pub(super) fn next(&self) -> u32 {
         self.head.wrapping_add(self.taken)
     }
 
-    /// The prepared entry of this place.
+    /// Takes the entry at this position, if it was prepared.
     #[inline]
     pub(super) fn take(&mut self, place: u32) -> Option<Prepared> {
         let is_here = |one: &Prepared| one.place == place;
@@ -98,8 +99,8 @@ impl Batch {
 }
 
 impl Request {
-    /// Fills the request from its entry; memory that the entry points to is copied. No lock is held
-    /// during a copy.
+    /// Fills the request from its entry; memory that the entry points to is copied. Entries that
+    /// borrow memory are prepared before the ring's lock is taken, in `Batch::read`.
     #[inline(always)]
     pub(super) fn prepare(&mut self, fields: &Fields, iopoll: bool) -> Result<(), Refused> {
         (self.opcode, self.user_data) = (fields.opcode(), fields.user_data());

@@ -17,7 +17,7 @@ impl Match {
         !has(cancel::ANY) && (has(cancel::USERDATA) || !has(cancel::FD) && !has(cancel::OP))
     }
 
-    /// `is_on_it`: does this number name the cancel's file?
+    /// Does the cancel mean this request? `is_on_it`: does this number name the cancel's file?
     fn is(&self, request: &Request, mut is_on_it: impl FnMut(i32) -> bool) -> bool {
         let has = |flag| self.flags & flag != 0;
         if has(cancel::ANY) {
@@ -206,7 +206,8 @@ impl Locked<'_> {
             let fd = if request.call.is_none() { request.number() } else { -1 };
             match request.stage {
                 Stage::Engine | Stage::Ready => found.push((self.key(at), fd)),
-                // A poll writes to no memory, and ends with its next event.
+                // A poll writes to no memory, so it may wait on. Its next event ends it with
+                // ECANCELED.
                 Stage::Poll(_) if request.opcode == op::POLL_ADD => {
                     request.refused = -libc::ECANCELED;
                 }
@@ -221,7 +222,7 @@ impl Locked<'_> {
         found
     }
 
-    /// The engine's requests that may never end.
+    /// Has the engine requests that may never end?
     pub(super) fn may_hang(&self) -> bool {
         self.live().any(|(at, request)| request.stage == Stage::Engine && !self.will_end(at))
     }

@@ -30,7 +30,7 @@ impl Locked<'_> {
         self.state.held.push((by, at));
     }
 
-    /// A cancel has ended: now the requests end that the engine has cancelled for it.
+    /// A cancel has ended. The requests that it has cancelled end in the next round.
     fn let_follow(&mut self, by: u64) {
         let State { held, chains, .. } = &mut *self.state;
         for (_, at) in held.extract_if(.., |(of, _)| *of == by) {
@@ -210,7 +210,8 @@ impl Locked<'_> {
         }
     }
 
-    /// The request `at` has ended, with a completion or without.
+    /// Posts the last completion of the request `at`, if there is one, and records in the journal
+    /// that the request has ended.
     #[inline]
     pub(super) fn post_last(&mut self, at: u32, cqe: Option<Cqe>, of_timeout: bool) {
         let core = self.core;

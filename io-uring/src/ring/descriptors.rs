@@ -61,7 +61,8 @@ impl Core {
         self.readiness.unwatch();
     }
 
-    /// The ring's descriptor `fd` is waited for in ways whose end cannot be seen.
+    /// As [`watch`](Self::watch), but permanently: the descriptor is waited for in ways whose end
+    /// cannot be seen, such as an epoll.
     pub(crate) fn watch_for_ever(self: &Arc<Self>, fd: i32) {
         self.hold(fd);
         if self.readiness.watch_for_ever() {
@@ -71,8 +72,8 @@ impl Core {
 
     /// The program is about to close descriptors: requests on them keep their files.
     pub(crate) fn before_close(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
-        // In a signal handler, the interrupted code may have a lock, and so may a call of this
-        // library. A thread that has a lock waits for none.
+        // Nothing is done if this thread has a ring's lock: it must not wait for another lock. It
+        // is in a signal handler then, or closes a descriptor of this library.
         if self.has_requests() && !is_any_held_here() {
             let executes = self.with(|locked| {
                 locked.keep_files(fds);

@@ -241,7 +241,7 @@ impl Watcher for Core {
 }
 
 impl Core {
-    /// The engine of this process for its requests.
+    /// Makes the engine that executes this process's requests of the ring.
     ///
     /// # Errors
     /// A negative errno.
@@ -296,7 +296,8 @@ impl Core {
         // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
         // it points to is kept in the request.
         let submit = |entries: &[Entry]| unsafe { engine.submit(entries) };
-        // A small stack has no room for many. One thread at a time passes requests on.
+        // Many entries do not fit on a small stack, so they are in a shared buffer. One thread at a
+        // time uses it.
         if self.handover.ready() > 2
             && let Ok(mut entries) = self.passed_on.try_lock()
         {

@@ -65,8 +65,8 @@ impl Core {
         true
     }
 
-    /// As [`submit_fast`](Self::submit_fast), for a transfer that the kernel takes from its
-    /// submitter. The kernel reads a vector where the program has it.
+    /// As [`submit_fast`](Self::submit_fast), for a transfer that its submitter hands over to the
+    /// kernel. The kernel reads a vector in the program's memory.
     #[inline(never)]
     fn submit_direct(
         self: &Arc<Self>,
@@ -107,9 +107,9 @@ impl Core {
         true
     }
 
-    /// An entry that was taken out of the queue, and may have become a request with this key, goes
-    /// through the ring's queue to the engine. This function has a frame of its own, which the
-    /// usual entries do not need.
+    /// For an entry that was taken out of the queue, and may have become a request with this key.
+    /// It goes through the ring's queue to the engine. The function is not inlined, so that the
+    /// usual entries do not need its stack frame.
     #[cold]
     #[inline(never)]
     fn go_on(self: &Arc<Self>, fields: &Fields, thread: u32, key: Option<u64>) -> Locked<'_> {
@@ -175,7 +175,7 @@ impl Locked<'_> {
         at
     }
 
-    /// Ends the attempt with a completion.
+    /// Posts the completion of an entry that was executed without becoming a request.
     fn end(&mut self, cqe: Cqe) {
         self.state.chains.ended();
         self.post(cqe, false);
@@ -254,7 +254,7 @@ mod tests {
             tail.store(place.wrapping_add(1), Ordering::Release);
         }
 
-        /// Submits what is in the queue, on the short way or not.
+        /// Submits the entry in the queue. True: it went the fast way.
         fn submit(&self) -> bool {
             let _entered = self.core.entered();
             let fast = self.core.submit_fast(&self.engine, 1);
@@ -264,7 +264,7 @@ mod tests {
             fast
         }
 
-        /// The completion that is there.
+        /// Reaps the next completion, if there is one.
         fn reap(&mut self) -> Option<Cqe> {
             let is_there = self.core.completions() > 0;
             is_there.then(|| {
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(ring.wait().res, 5);
         ring.core.with(|locked| locked.state.in_front[0] -= 1);
 
-        // A large write is taken, and the engine has it then.
+        // The fast way takes a large write out of the queue, and passes it on to the engine.
         let large = vec![7; 1 << 20];
         assert!(goes_fast(&mut ring, |ring| ring.put(fd, 0, &large)));
         let cqe = ring.wait();
@@ -348,7 +348,7 @@ mod tests {
         end(&ring, fd);
     }
 
-    /// The thread for polls leaves events alone while waiters come and go.
+    /// The poll thread leaves events alone for a while if it has seen signs of a waiter.
     #[test]
     fn a_receive_that_was_tried_in_vain_is_no_sign_of_a_waiter() {
         let mut ring = Ring::new();
@@ -367,7 +367,7 @@ mod tests {
             service::before_close(&(near.as_raw_fd()..=near.as_raw_fd()));
             is_quiet
         };
-        // A test that runs at the same time may wait.
+        // A waiter of a test that runs at the same time may disturb some of the attempts.
         assert!((0..100).any(|_| is_quiet()));
         let engine = Arc::clone(&ring.engine);
         ring.core.close(&engine);
@@ -403,7 +403,7 @@ mod tests {
             ring.put_any(opcode, fd, 0, what);
             (ring.submit(), ring.wait().res)
         };
-        // The engine has no interface of the kernel's before the first ones.
+        // The engine makes its interface to the kernel when it gets the first direct transfers.
         let is_fast = (0..200).any(|_| {
             let (fast, result) = submits(&mut ring, op::READV, at(2));
             assert_eq!(result, 8192);
@@ -461,7 +461,7 @@ mod tests {
                 return end(&ring, fd);
             }
             assert_eq!(ring.reap().expect("it has ended").res, 10);
-            // An entry that cannot be read is refused, whatever was accepted before.
+            // A vector that cannot be read is refused, although vectors were accepted before.
             ring.put_any(opcode, fd, 0, (64, 2));
             ring.submit();
             assert_eq!((ring.wait().res, ring.core.has_requests()), (-libc::EFAULT, false));

@@ -1,12 +1,12 @@
 //! Finds requests by a key: cancels and updates name a user data, and close(2) a descriptor. A
 //! program may have 100,000 requests that wait, and none of these calls looks at all of them.
 //!
-//! A hash table of lists, through the requests' places. Adding and removing write a few words, and
-//! allocate only when there are more requests than ever before.
+//! A hash table of linked lists. The links are stored by the places of the requests. Adding and
+//! removing write a few words, and allocate only when there are more requests than ever before.
 
 use crate::chains::NONE;
 
-/// A request's place in its list.
+/// The links of a request in its list.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     key: u64,
@@ -18,12 +18,12 @@ struct Link {
 
 const UNLISTED: Link = Link { key: 0, newer: NONE, older: NONE, is_listed: false };
 
-/// The places of requests, by a key.
+/// A hash table of requests. A request is named by its index in `State::requests`, its place.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// The newest request of each list. The length is a power of two, or 0.
     heads: Vec<u32>,
-    /// By place.
+    /// One for each place.
     links: Vec<Link>,
 }
 

@@ -59,7 +59,8 @@ impl Locked<'_> {
         }
     }
 
-    /// A transfer for the engine. With a registered buffer: its number.
+    /// Issues a transfer for the engine. `index`: the number of its registered buffer, if it uses
+    /// one.
     fn issue_transfer(&mut self, at: u32, mut sqe: Sqe, index: Option<u16>) -> Option<i32> {
         sqe.fd = self.number(at);
         if sqe.fd < 0 {
@@ -149,7 +150,8 @@ impl Locked<'_> {
         None
     }
 
-    /// A transfer that must not wait: a buffered one with RWF_NOWAIT.
+    /// Executes a buffered transfer with RWF_NOWAIT, which must not wait. `None`: it is another
+    /// transfer.
     fn transfer_now(&mut self, at: u32, sqe: &Sqe) -> Option<i32> {
         let is_write = match sqe.opcode {
             op::READ | op::READV => false,
@@ -178,7 +180,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Puts registered files into a call.
+    /// Puts the descriptor numbers of the request's files into its call.
     fn aim_call(&mut self, at: u32) -> Result<(), i32> {
         let number = self.number(at);
         let is_fixed_in =
@@ -203,7 +205,8 @@ impl Locked<'_> {
             Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
             Call::Socket { fd, socket } => {
                 *fd = number;
-                // The clone is for few requests: it costs two locked instructions.
+                // Cloned only if there is a registered buffer: a clone costs two locked
+                // instructions.
                 let indexed = socket.buffer_index.map(|index| (index, Arc::clone(socket)));
                 if let Some((index, socket)) = indexed
                     && let Some(message) = socket.message()

@@ -32,7 +32,7 @@ impl Core {
                 break;
             }
             if hangs {
-                // The request's own thread ends it at some time; the memory stays until then.
+                // The call may never return. The engine and its memory stay, in case it does.
                 std::mem::forget(Arc::clone(instance));
                 return;
             }

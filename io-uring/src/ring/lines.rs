@@ -81,8 +81,8 @@ impl Locked<'_> {
         }
     }
 
-    /// A request of this line has got a duplicate of its descriptor, with the number `to`. So have
-    /// the others of the line.
+    /// Moves a line to the number `to`. A request of the line has got a duplicate of its descriptor
+    /// with that number, and so have the others.
     pub(super) fn move_line(&mut self, line: Line, to: i32) {
         let Some(ends) = self.lines.remove(&line) else { return };
         let (to, mut at) = ((to, line.1), ends[0]);

@@ -112,11 +112,12 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases the lock after changes that nobody waits for. True: this thread has work left to
-    /// do, for example for a thread that came meanwhile.
+    /// Releases the lock after changes that nobody waits for. True: the caller has to take the lock
+    /// again and give it back, for example because mail has come meanwhile.
     #[inline]
     pub(super) fn unlock(self) -> bool {
-        // Mail was read: the thread that brought it does not wake anybody.
+        // If mail was read, this thread has to wake the waiters. The thread that brought the mail
+        // does not.
         let (core, owes) = (self.core, self.state.to_wake);
         drop(self);
         owes || core.has_missed()

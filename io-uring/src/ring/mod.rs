@@ -4,7 +4,7 @@
 //! block, and calls of the engine, are put into lists, and done after the lock is released. Threads
 //! that serve several rings never wait for the lock.
 //!
-//! Each file knows the files above it in this list, and none below. A test of `cli` checks that.
+//! Each file uses only files above it in this list. A test of `cli` checks that.
 //!
 //! | file | what it has |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | `lines` | which requests on a socket wait for others |
 //! | `completing` | how a request ends, and its completion is posted |
 //! | `sharing` | who owns the ring among several processes |
-//! | `readiness` | what the ring's words and its descriptor say |
-//! | `cancels` | which requests are meant, and what becomes of them |
+//! | `readiness` | the ring's flags and its descriptor, which signal completions |
+//! | `cancels` | which requests a cancel means, and how they end |
 //! | `sockets` | requests that are tried, and again when their sockets are ready |
 //! | `parcels` | what one ring sends to another |
 //! | `timeouts`, `polls` | requests that wait for a time, or for a descriptor |

@@ -20,8 +20,9 @@ pub(super) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
 
 impl Core {
     /// A thread enters the ring, and looks for events of polls where the program could notice a
-    /// late event. A thread that `asks` for completions without waiting does what a waiter does. It
-    /// submits up to `count` entries: a cancel among them finds nothing that is ready by now.
+    /// late event. `asks`: the thread collects completions without waiting, and looks as a waiter
+    /// does. `count`: the maximum number of entries that it submits. If one is a cancel, requests
+    /// that are ready by now end before it.
     #[inline]
     pub(crate) fn look_at_polls(&self, asks: bool, count: u32) {
         let looks = self.looks.load(Ordering::Relaxed) > 0;
@@ -97,8 +98,8 @@ impl Alongside for Waiter<'_> {
 }
 
 impl Locked<'_> {
-    /// Starts a poll. If the file may have a server, a thread that nobody waits for asks it, and
-    /// the first event ends the poll.
+    /// Starts a poll. If a file server may have to be asked, the engine makes the poll, because the
+    /// server may not answer. Then the first event ends the poll.
     pub(super) fn issue_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
         let fd = self.number(at);
         self.list_number(at);

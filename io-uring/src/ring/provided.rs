@@ -105,7 +105,7 @@ impl Locked<'_> {
             }
             return 0;
         };
-        // While a part of a transfer is awaited, other requests take buffers.
+        // If `stays`, other requests may have taken buffers since this request took its own.
         let (bytes, are_last) = (bytes.max(0) as u64, !taken.stays);
         let has_rest = found.as_mut().is_some_and(|it| it.use_up(several, bytes, are_last));
         flags_of(has_rest, taken.buffer)

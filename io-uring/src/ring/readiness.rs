@@ -46,8 +46,8 @@ impl Locked<'_> {
         if self.state.completions.has_overflown() {
             flags |= sq::CQ_OVERFLOW;
         }
-        // Without the flag, newer libraries make no call for an empty ring. Such a call has to
-        // clear the descriptor.
+        // Without the flag, newer versions of liburing make no call if the ring is empty. But such
+        // a call has to clear the descriptor.
         let calls = if core.has(setup::TASKRUN_FLAG) {
             self.state.completions.has_deferred()
         } else {

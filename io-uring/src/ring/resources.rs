@@ -319,7 +319,8 @@ impl Locked<'_> {
     /// Puts a file into `slot`, and returns 0. Or puts it into any free slot, and returns the slot.
     /// On failure, returns a negative errno.
     pub(super) fn install(&mut self, slot: u32, file: File) -> i32 {
-        // The entry's value has had one subtracted.
+        // In a request, the slot is the entry's field minus 1. So `INDEX_ALLOC` arrives as one
+        // less.
         let any = slot == INDEX_ALLOC || slot == INDEX_ALLOC - 1;
         let Some(files) = self.files.as_mut() else {
             return self.refuse(file, if any { -libc::ENFILE } else { -libc::ENXIO });

@@ -1,5 +1,5 @@
-//! The ring's part of sharing it with other processes: ownership and the journal.
-//! [`shared`](crate::shared) has the words.
+//! How this process shares a ring with other processes: ownership and the journal. The words in
+//! shared memory are in [`shared`](crate::shared).
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::shared::page::Claim;
 use crate::sys;
 
 impl Core {
-    /// This process makes the ring.
+    /// Makes this process the first owner of the new ring.
     pub(crate) fn found(&self) {
         self.memory.page().found(self.me);
         self.show_flags(0);
@@ -84,7 +84,8 @@ impl Locked<'_> {
         }
     }
 
-    /// This process has nothing in flight any more: another process may submit.
+    /// Gives up ownership if this process has nothing in flight any more: another process may
+    /// submit then.
     pub(super) fn release(&mut self) {
         let (core, state) = (self.core, &mut *self.state);
         let is_idle = core.taken.load(Ordering::Relaxed) == core.ended()
@@ -100,7 +101,7 @@ impl Locked<'_> {
         self.state.sharing.owns || !self.core.memory.page().is_shared()
     }
 
-    /// An entry has become the request `at`.
+    /// Records in the journal that the entry at `place` has become the request `at`.
     #[inline]
     pub(super) fn journal_taken(&mut self, at: u32, place: u32) {
         if !self.state.sharing.is_shared {

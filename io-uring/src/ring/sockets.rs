@@ -118,7 +118,8 @@ impl Locked<'_> {
         let refused = self.request(at).refused;
         let result = match tried {
             Tried::Done(result) => Some(result),
-            // The request's thread has ended meanwhile, or the ring has.
+            // The request was cancelled meanwhile, its thread has ended, or the ring is being
+            // closed.
             _ if refused != 0 || is_over => Some(-libc::ECANCELED),
             Tried::Waits => self.wait_for_socket(at),
             Tried::Sleeps => self.sleep(at),
@@ -146,7 +147,7 @@ impl Locked<'_> {
         None
     }
 
-    /// The thread that waits for this request, if the request has one of its own.
+    /// The wait of this request in a separate thread, if there is one.
     pub(super) fn sleeper(&self, at: u32) -> Option<Arc<dyn Sleeper>> {
         let request = &self.requests[at as usize];
         match request.call.as_deref() {

@@ -27,11 +27,12 @@ use crate::shared;
 use crate::tuning::SMALL_VECTOR;
 
 thread_local! {
-    /// A ring for each kind of mark.
+    /// The ring that each kind of [`Mark`] names in this thread, or null.
     static MARKS: [Cell<*const Core>; 2] = const { [const { Cell::new(null()) }; 2] };
 }
 
-/// Has a vector few bytes? Large transfers are worth threads of their own.
+/// Is a vector small enough that its submitter may execute it? Larger transfers go to the engine,
+/// which may use other threads.
 pub(super) fn is_small(bytes: i32) -> bool {
     bytes <= SMALL_VECTOR
 }
@@ -50,7 +51,8 @@ pub(super) fn is_any_held_here() -> bool {
     !marked(HELD).is_null()
 }
 
-/// No time, no preference, and nothing that is tracked.
+/// The words of `struct io_uring_napi` for a ring without busy polling: no time, no preference, and
+/// no tracking (255).
 pub(crate) const NO_NETWORK_POLLING: [u32; 4] = [0, 0, 255, 0];
 
 /// What is under the lock.
@@ -59,7 +61,7 @@ pub(crate) struct State {
     pub(super) requests: Vec<Request>,
     pub(super) free: Vec<u32>,
     pub(super) completions: Completions,
-    /// The tail when the descriptor was last updated.
+    /// The tail of the completion queue when the descriptor was last checked and updated.
     pub(super) told_tail: u32,
     /// Completions posted, without those of timeouts.
     pub(super) posted: u32,
@@ -76,9 +78,9 @@ pub(crate) struct State {
     /// program closes it.
     pub(super) by_number: Index,
     pub(super) tasks: Vec<Task>,
-    /// Reads of the submit that has the lock, and a write behind them.
+    /// Reads that the submitting thread is about to try, and perhaps a write behind them.
     pub(super) tries: Vec<Try>,
-    /// A thread submits, and tries what it can.
+    /// The thread that submits a batch has entered the ring, and tries reads and writes itself.
     pub(super) submits: bool,
     /// The batch of the thread that submits has a cancel.
     pub(super) cancels: bool,
@@ -92,7 +94,7 @@ pub(crate) struct State {
     pub(super) in_front: [u32; 2],
     /// Tags whose files and buffers have lost their last user.
     pub(super) tags: Vec<u64>,
-    /// Requests that the engine has cancelled; they end after the cancel with this key.
+    /// Cancelled requests, each with the key of its cancel. They end after the cancel.
     pub(super) held: Vec<(u64, u32)>,
     /// The present action is a consequence of the end of other requests.
     pub(super) stepping: bool,
@@ -109,7 +111,7 @@ pub(crate) struct State {
     pub(crate) workers: [u32; 2],
     /// `IORING_REGISTER_NAPI`.
     pub(crate) network_polling: [u32; 4],
-    /// Completions were posted that no event of the engine reports.
+    /// Completions were posted, and the threads that wait for them were not woken yet.
     pub(super) to_wake: bool,
     pub(super) sharing: Sharing,
 }
@@ -168,13 +170,14 @@ impl State {
 pub(super) struct Sharing {
     /// This process is the owner, and busy.
     pub(super) owns: bool,
-    /// Other processes use the ring: the journal is kept, and nothing is left for a waiter.
+    /// Other processes use the ring: the journal is kept. The engine leaves no request to a thread
+    /// that may come to wait.
     pub(super) is_shared: bool,
     /// A timer for waiting completions is set.
     pub(super) flushes: bool,
 }
 
-/// The part of a ring that completions, timers and polls use.
+/// A ring: the state under its lock, and data that threads use without the lock.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) registry: &'static dyn Registry,
@@ -212,8 +215,8 @@ pub(crate) struct Core {
     /// The program is notified of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
-    /// The poll thread takes events. Several threads wait for completions, or one waits where no
-    /// event wakes it.
+    /// The poll thread takes the events of polls, and waiting threads do not. Set when a waiting
+    /// thread found the seat taken, or slept where no event of the epoll wakes it.
     pub(super) waits_apart: AtomicBool,
     pub(super) instance: OnceLock<Weak<Instance>>,
 }
@@ -363,8 +366,8 @@ impl<const KIND: usize> Mark<KIND> {
 impl<const KIND: usize> Drop for Mark<KIND> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: of this thread, which a mark stays on. Nothing in it is dropped, so that it is
-        // there until the thread is gone.
+        // SAFETY: a thread-local cell of this thread, which a mark does not leave. The cell has no
+        // destructor, so it exists until the thread has ended.
         unsafe { &*self.place }.set(self.before);
     }
 }
@@ -427,7 +430,7 @@ impl Locked<'_> {
         self.place()
     }
 
-    /// A place for a request that was counted.
+    /// A free place for a request that `Core::one_was_taken` has counted.
     pub(super) fn place(&mut self) -> u32 {
         let at = self.state.free.pop().unwrap_or_else(|| {
             self.state.requests.push(Request::new());
@@ -442,14 +445,15 @@ impl Locked<'_> {
         at
     }
 
-    /// The user data of the request is known: cancels and updates find it.
+    /// Lists the request by its user data, so that cancels and updates find it.
     #[inline]
     pub(super) fn list(&mut self, at: u32) {
         let user_data = self.request(at).user_data;
         self.state.by_user_data.add(at, user_data);
     }
 
-    /// The request may be in flight when the program closes its descriptor.
+    /// Lists the request by its descriptor number. It may be in flight when the program closes that
+    /// descriptor.
     #[inline]
     pub(super) fn list_number(&mut self, at: u32) {
         let Request { fd, ref file, .. } = *self.request(at);
@@ -472,7 +476,8 @@ impl Locked<'_> {
         self.state.posted.wrapping_add(count)
     }
 
-    /// A request goes to the engine: [`make_ready`](Self::make_ready) queues it.
+    /// Prepares a request for the engine. The caller then queues it by
+    /// [`make_ready`](Self::make_ready).
     pub(super) fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
         let request = self.request(at);
         request.plan = Plan::Engine(sqe, None);

@@ -15,7 +15,7 @@ use crate::prepare::{Fields, Plan, Refused};
 #[derive(Debug)]
 pub(super) enum Submitted {
     All,
-    /// The engine is asked without the lock. The rest follows then.
+    /// A cancel asks the engine without the lock. The rest of the batch follows after the answer.
     Asks,
     /// Another thread has taken the next entry.
     Overtaken,
@@ -81,12 +81,12 @@ impl Locked<'_> {
         batch.consumed += 1;
         self.list(at);
         self.journal_taken(at, place);
-        // A poller continues where the batch of a call would end.
+        // With SUBMIT_ALL or SQPOLL, an entry that is refused does not end the batch.
         self.assemble(at, prepared, thread) || core.has(setup::SUBMIT_ALL | setup::SQPOLL)
     }
 
-    /// Makes a request from the entry at a place. `None`: the program's index for it is out of
-    /// range.
+    /// Makes a request from the entry at this position of the queue. `None`: the program's index of
+    /// the entry is out of range.
     fn accept(&mut self, place: u32, batch: &mut Batch) -> Option<(u32, Result<(), Refused>)> {
         if let Some(Prepared { request, answer, .. }) = batch.take(place) {
             let at = self.take();
@@ -116,7 +116,7 @@ impl Locked<'_> {
         let request = self.request(at);
         (request.refused, request.thread) = (refused, thread);
         let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
-        // The flag does not count in an entry that no ring accepts.
+        // `judge` has cleared the flag in an entry that no ring accepts.
         let drains = request.flags & iosqe::DRAIN != 0;
         if refused != 0 && head != NONE {
             // The chain is assembled to its end, and fails as a whole.

@@ -122,7 +122,7 @@ impl Model {
         let cqes = rings + Memory::cq_offsets().cqes as usize;
         let core = Core::new(&NoOther, memory, &params, 0);
         core.found();
-        // SAFETY: just made.
+        // SAFETY: a new descriptor, which nothing else owns.
         let fd = OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(sys::eventfd()) });
         let skips = random.chance(30);
         Self {
@@ -258,9 +258,9 @@ impl Model {
             let done = self.with(|locked| {
                 let done = locked.submit(count, thread, &mut batch, 0);
                 check_numbers(locked);
-                // A file of another test had this number, and its transfers did not wait. So the
-                // ring wants to try transfers here. The model lets each try fail: it would have to
-                // wait.
+                // A file of another test may have had this number, and its transfers did not wait.
+                // Then the ring wants to try transfers here. The model makes each try fail as if it
+                // had to wait.
                 for Try { key, .. } in std::mem::take(&mut locked.state.tries) {
                     locked.find(key).into_iter().for_each(|at| locked.make_ready(at));
                 }

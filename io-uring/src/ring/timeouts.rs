@@ -36,9 +36,9 @@ impl Locked<'_> {
         None
     }
 
-    /// Begins the linked timeout of a request that was started, if the timeout has not begun. As in
-    /// the kernel, that is after the first try, which ends most requests. A call on this thread
-    /// cannot be cancelled.
+    /// Sets the linked timeout of a request, unless it is set already. A request that is being
+    /// tried gets it after its first try, as in the kernel. A request that this thread executes
+    /// gets none, because it cannot be cancelled.
     #[inline]
     pub(super) fn begin_link_timeout(&mut self, at: u32) {
         let &mut Request { ref stage, next, .. } = self.request(at);

@@ -22,8 +22,8 @@ use crate::timers::Timer;
 /// events wait in one line.
 pub(super) type Line = (i32, i16);
 
-/// How a call on a socket is notified of later events. A socket may stay ready although the call
-/// would wait, for example with an empty error queue.
+/// An edge-triggered poll for a call on a socket that was tried in vain many times. The socket may
+/// stay ready although the call would wait, for example with an empty error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edges {
     pub(super) poll: Poll,
@@ -39,7 +39,8 @@ pub(super) struct Taken {
     pub(super) buffer: Provided,
     /// All taken buffers, if the transfer may take several.
     pub(super) others: Vec<Provided>,
-    /// The first buffer is not given back, whatever the result.
+    /// The call has transferred a part, or waits in another thread. The first buffer then counts as
+    /// used, whatever the result.
     pub(super) stays: bool,
     /// The flags of the completion, if the buffers count as used at once, as for a send.
     pub(super) committed: Option<u32>,
@@ -64,10 +65,10 @@ pub(super) enum Stage {
     Timer(Option<Timer>),
     /// A linked timeout whose target is being executed.
     LinkTimer(Timer),
-    /// The request ends in this call.
+    /// A thread is starting or ending the request, or has a task whose result ends it.
     Here,
-    /// Cancelled, or an expired timeout: its completion follows that of the request that has ended
-    /// it.
+    /// A cancel or another request has ended this request. Its completion is posted after that of
+    /// the cancel or the other request.
     Ends,
     /// As [`Ends`](Self::Ends), and no cancel finds it: it was removed.
     Removed,
@@ -92,7 +93,9 @@ pub(super) struct Request {
     pub(super) user_data: u64,
     pub(super) fd: i32,
     pub(super) plan: Plan,
-    /// The errno with which preparation has refused it.
+    /// The negative errno with which the request ends instead of starting, or of waiting any
+    /// longer; 0: none. Set for a refused entry, for the head of a chain with a refused entry, and
+    /// by some cancels.
     pub(super) refused: i32,
     /// The next request of its chain.
     pub(super) next: u32,
@@ -106,7 +109,8 @@ pub(super) struct Request {
     pub(super) expected: i32,
     pub(super) iov: Vec<libc::iovec>,
     pub(super) call: Option<Box<Call>>,
-    /// The thread that has submitted the call, if threads may have rights of their own.
+    /// The thread that has submitted the call (gettid(2)), if threads may have different rights; or
+    /// 0.
     pub(super) submitter: i32,
     /// The thread that has submitted it, from [`threads::enters`](crate::threads::enters).
     pub(super) thread: u32,
@@ -122,7 +126,7 @@ pub(super) struct Request {
     /// The group that it takes a buffer of, and the buffer that it has.
     pub(super) group: Option<u16>,
     pub(super) taken: Option<Taken>,
-    /// The last cancel of it that had to ask the engine, by key.
+    /// The key of the last cancel that had to ask the engine to cancel this request.
     pub(super) canceled_by: u64,
     /// Requests behind this one in its chain leave no completions if it fails.
     pub(super) quiet: bool,
@@ -259,7 +263,7 @@ pub(super) enum Task {
     Call(u64, Box<Call>),
     /// Tries a call on a socket, for the request with this key.
     Try(u64, i32, Arc<Socket>),
-    /// A thread of its own waits for the request with this key.
+    /// Has a separate thread wait for the request with this key.
     Sleep(u64, Arc<dyn Sleeper>),
     /// Drops a file that nobody uses any more.
     Drop(File),

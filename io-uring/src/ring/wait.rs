@@ -14,8 +14,8 @@ use crate::sys;
 use crate::tuning::OWNER_LOOK;
 
 impl Core {
-    /// The number of completions that a wait for `min` lacks. A timeout that was not counted in
-    /// `timeouts` ends the wait.
+    /// The number of completions that a wait for `min` lacks. 0 if a timeout that is not counted in
+    /// `timeouts` has ended, or if this process has nothing in flight on a shared ring.
     pub(crate) fn missing(&self, min: u32, timeouts: u32) -> u32 {
         if self.waits_for_others() {
             return 0;
@@ -23,7 +23,7 @@ impl Core {
         self.missing_of_all(min, timeouts)
     }
 
-    /// As [`missing`](Self::missing), with the completions of all processes.
+    /// As [`missing`](Self::missing), without the exception for a shared ring.
     pub(crate) fn missing_of_all(&self, min: u32, timeouts: u32) -> u32 {
         let waits = self.memory.page().timeouts.load(Ordering::Acquire) == timeouts;
         if waits { min.saturating_sub(self.completions()) } else { 0 }
@@ -32,7 +32,8 @@ impl Core {
     /// The event that ends the wait of [`Core::missing`].
     pub(crate) fn concern(&self, min: u32, timeouts: u32) -> Concern {
         let words = [std::ptr::from_ref(self) as u64, min.into(), timeouts.into()];
-        // SAFETY: what takes the completions of the engine's context holds this.
+        // SAFETY: the engine's receiver of completions (`Deliver`) holds this ring, so the pointer
+        // is valid as long as the engine has events.
         unsafe {
             let is_over = |words: &[u64; 8], _: &IoEvent| {
                 let core = &*(words[0] as *const Self);

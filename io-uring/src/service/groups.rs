@@ -65,7 +65,7 @@ pub(super) struct Group {
     /// The events that the epoll watches. Without `stays` and `multi`, the epoll watches none after
     /// it has reported some (`EPOLLONESHOT`).
     pub(super) armed: u32,
-    /// Receives come and go: [`COMES`] is watched without members, too.
+    /// Set for a socket with receives: [`COMES`] stays watched while the group has no members.
     stays: Option<Stays>,
     /// The polls by ring and request.
     pub(super) members: ByNumber<(usize, u64), Member>,
@@ -82,7 +82,7 @@ impl Group {
         self.armed | how
     }
 
-    /// The events that members wait for, or the next receive.
+    /// The events that members wait for and, with `stays`, those of the next receive.
     fn wanted(&self) -> u32 {
         let least = if self.stays.is_some() { COMES } else { 0 };
         self.members.values().fold(least, |events, one| events | one.events)
@@ -130,8 +130,8 @@ pub(super) struct Groups {
     /// An eventfd, for the thread that has the seat.
     bell: Option<OwnDescriptor>,
     pub(super) alive: bool,
-    /// A group under the program's own number that has lost its last member stays, for the next
-    /// poll.
+    /// The groups by their tokens. A group under the program's own number that has lost its last
+    /// member stays, for the next poll.
     pub(super) groups: ByNumber<u64, Group>,
     /// Groups that accept more members, by the program's number.
     pub(super) open: ByNumber<i32, u64>,
@@ -154,7 +154,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// The numbers of the epoll and the eventfd.
+    /// The numbers of the epoll and the eventfd, which are made if there are none.
     pub(super) fn made(&mut self) -> Result<[i32; 2], i32> {
         if self.epoll.is_none() {
             let (epoll, bell) = (sys::epoll_create(), sys::eventfd());
@@ -165,8 +165,9 @@ impl Groups {
             // The copies have numbers that programs do not expect.
             let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
                 Some(own) => {
-                    // The descriptor is not closed as the program's: that asks all rings, and their
-                    // locks may be held by threads that wait for this one.
+                    // A system call of this library closes the descriptor. The exported close(2)
+                    // would take the locks of all rings, and threads that hold them may wait for
+                    // this one.
                     sys::close(fd);
                     own
                 }
@@ -276,7 +277,7 @@ impl Groups {
         let (token, mask) = (self.next, group.mask());
         let mut answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, registered, mask, token);
         if answer == -libc::EEXIST {
-            // The number of a group that is forgotten.
+            // The number is still registered for a group that was forgotten.
             answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, registered, mask, token);
         }
         if answer < 0 {
@@ -338,7 +339,8 @@ impl Groups {
     pub(super) fn is_empty_now(&mut self, token: u64) {
         self.live -= 1;
         let Some(group) = self.groups.get_mut(&token) else { return };
-        // The number may name another file when it is polled again: the registration ends here.
+        // The number may name another file at the next poll. Without `stays`, nothing is armed any
+        // more, so that the next poll makes a system call and notices that.
         group.armed = group.wanted();
         if group.multi || group.copy.is_some() {
             let (fd, number) = (group.fd, group.number);
@@ -361,7 +363,7 @@ impl Groups {
         }
     }
 
-    /// A number is about to name another file.
+    /// A number is about to name another file: its polls are registered under a duplicate.
     pub(super) fn leave_number(&mut self, epoll: i32, fd: i32) {
         self.open.remove(&fd);
         let Some(token) = self.plain.remove(&fd) else { return };

@@ -58,8 +58,8 @@ impl Record {
         self.state.store(0, Ordering::Release);
     }
 
-    /// The request that a killed owner has left, given the positions of both queues: its
-    /// `user_data`. A record without a request to complete is free.
+    /// The `user_data` of a request that a killed owner has left, given the positions of both
+    /// queues. `None`: there is no request to complete, and the record is free now.
     pub(crate) fn left(&self, sq_head: u32, cq_tail: u32) -> Option<u64> {
         let state = self.state.load(Ordering::Acquire);
         let (kind, place) = (state & KIND, state as u32);

@@ -28,7 +28,7 @@ pub(crate) struct Page {
     pub(crate) cq_tail: AtomicU32,
     /// A thread sleeps, or is about to.
     sleepers: AtomicU32,
-    /// The number of completions of timeouts so far: each ends every wait.
+    /// The number of completions of timeouts so far. Each such completion ends all present waits.
     pub(crate) timeouts: AtomicU32,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Claim {
 }
 
 impl Page {
-    /// The process `me` makes the ring.
+    /// Makes the process `me` the first owner, when it makes the ring.
     pub(crate) fn found(&self, me: u64) {
         self.owner.store(me, Ordering::Relaxed);
     }
@@ -63,8 +63,8 @@ impl Page {
         }
     }
 
-    /// The process `me` is about to have requests in flight. `gone` is the word of an owner that is
-    /// known to have ended, or 0.
+    /// Makes the process `me` the busy owner, unless another process is busy. `gone` is the word of
+    /// an owner that is known to have ended, or 0.
     pub(crate) fn claim(&self, me: u64, gone: u64) -> Claim {
         let mut now = self.owner.load(Ordering::Relaxed);
         loop {

@@ -228,7 +228,7 @@ impl Jumps {
         let Some(stubs) = map_near(&self.text, len) else { return false };
         for (index, site) in self.sites.iter().enumerate() {
             let at = stubs + index * STUB;
-            // SAFETY: of the text, which stays as it is.
+            // SAFETY: bytes of the loaded text, which is changed only after this loop.
             let own = unsafe {
                 let from = self.text.start + site.load;
                 std::slice::from_raw_parts(from as *const u8, site.call - site.load)
@@ -290,14 +290,14 @@ fn stub(at: usize, own: &[u8], number: u32, back: usize) -> [u8; STUB] {
 fn map_near(text: &Range<usize>, len: usize) -> Option<usize> {
     const STEP: usize = 1 << 20;
     const LOWEST: usize = 1 << 16;
-    /// A jump reaches 2 GiB.
+    /// A jump reaches 2 GiB. Half of that is used.
     const REACH: usize = 1 << 30;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let first = (text.start & !(PAGE - 1)).checked_sub(len.next_multiple_of(LOWEST))?;
     let places = (0..).map_while(|step| first.checked_sub(step * STEP));
     for at in places.take_while(|&at| at >= LOWEST && text.end - at < REACH) {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: where nothing is.
+        // SAFETY: a new mapping, which replaces nothing (`MAP_FIXED_NOREPLACE`).
         let mapped = unsafe { sys::mmap(at, len, prot, flags, -1, 0) };
         if mapped == at as isize {
             return Some(at);

@@ -174,15 +174,16 @@ pub(super) fn can_save() -> bool {
     const HAS_IN_USE: u32 = 1 << 2;
     #[target_feature(enable = "xsave")]
     fn states() -> u64 {
-        // SAFETY: the system has it enabled, by the caller's look.
+        // SAFETY: the caller has checked that the processor and the system support XSAVE.
         unsafe { _xgetbv(0) }
     }
     if !is_x86_feature_detected!("xsave") || !is_x86_feature_detected!("xsavec") {
         return false;
     }
-    // SAFETY: it is there.
+    // SAFETY: XSAVE was found above.
     let saved = unsafe { states() } & STATES;
-    // The parts after the header, and those of them that begin at a multiple of 64.
+    // The parts after the header. Sizes are rounded up, because some parts begin at a multiple of
+    // 64.
     let parts = (2..8).filter(|part| saved >> part & 1 == 1);
     // SAFETY: each x86-64 processor has the instruction. Later versions of Rust than the oldest
     // supported one know that, and the block is not needed with them.

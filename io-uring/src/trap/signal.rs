@@ -44,13 +44,13 @@ struct Info {
 /// The code of a signal that a filter has sent.
 const SYS_SECCOMP: c_int = 1;
 
-/// The program's action for SIGSYS, once that is this library's; null before. Never freed, because
-/// a handler may be reading it.
+/// The program's action for SIGSYS, once this library has set its own handler; null before. Never
+/// freed, because a handler may be reading it.
 static PROGRAMS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut Info, *mut c_void);
 
-/// The program's action, if SIGSYS is this library's.
+/// The program's action, if this library has set its own handler for SIGSYS.
 #[inline]
 fn programs() -> Option<libc::sigaction> {
     // SAFETY: null, or leaked by `set_programs`.
@@ -74,17 +74,17 @@ pub(super) fn handle() -> bool {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: likewise.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for what there is.
+    // SAFETY: a place for the present action.
     if unsafe { next_sigaction(libc::SIGSYS, std::ptr::null(), &raw mut old) } != 0 {
         return false;
     }
     set_programs(old);
-    // SAFETY: whole, and no place for the old one.
+    // SAFETY: the action is complete. Null: the old action is not asked for.
     if unsafe { next_sigaction(libc::SIGSYS, &raw const action, null_mut()) } != 0 {
         PROGRAMS.store(null_mut(), Ordering::Release);
         return false;
     }
-    // SAFETY: a set, and no place for the old one.
+    // SAFETY: a set of our own. Null: the old set is not asked for.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigaddset(&raw mut set, libc::SIGSYS);
@@ -96,7 +96,7 @@ pub(super) fn handle() -> bool {
 /// # Safety
 /// Called by the kernel.
 unsafe extern "C-unwind" fn trapped(signal: c_int, info: *mut Info, context: *mut c_void) {
-    // SAFETY: the kernel's.
+    // SAFETY: the kernel passes a valid siginfo_t.
     let Info { code, errno, number, .. } = *unsafe { &*info };
     if code == SYS_SECCOMP && errno == c_int::from(MARK) {
         let number = i64::from(number);
@@ -119,9 +119,9 @@ unsafe fn pass_on(signal: c_int, info: *mut Info, context: *mut c_void) {
             unsafe { handler(signal, info, context) };
         }
         _ => {
-            // SAFETY: zero is what ends the process.
+            // SAFETY: zero is the default action (`SIG_DFL`), which ends the process.
             let action: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: whole; a signal to this process.
+            // SAFETY: the action is complete, and the signal is for this thread.
             unsafe {
                 next_sigaction(signal, &raw const action, null_mut());
                 libc::raise(signal);
@@ -169,7 +169,7 @@ unsafe fn next_sigaction(
     type Function =
         unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     let next = front::enter(|| SIGACTION.get());
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    // SAFETY: the C library's function, with the arguments of the caller. It sets errno itself.
     unsafe { std::mem::transmute::<*mut c_void, Function>(next)(signal, new, old) }
 }
 
@@ -182,7 +182,8 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: usize) -> c_int {
     // SAFETY: the caller's contract.
     let set = unsafe { set_of_wait(set, &mut place) };
     let next = front::enter(|| SIGSUSPEND.get());
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    // SAFETY: the C library's function, with the set of the caller or a copy of it. It sets errno
+    // itself.
     unsafe { std::mem::transmute::<*mut c_void, Function>(next)(set) }
 }
 
@@ -246,7 +247,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     }
     type Function = unsafe extern "C" fn(c_int, usize) -> usize;
     let next = front::enter(|| SIGNAL.get());
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    // SAFETY: the C library's function, with the arguments of the caller. It sets errno itself.
     unsafe { std::mem::transmute::<*mut c_void, Function>(next)(signal, handler) }
 }
 
@@ -272,7 +273,8 @@ unsafe fn mask(
         .filter(|_| how != libc::SIG_UNBLOCK && may_trap())
         // SAFETY: a set.
         .map(|&set| unsafe { without(set) });
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    // SAFETY: the C library's function, with the arguments of the caller or a copy of the set. It
+    // sets errno itself.
     unsafe { next(how, own.as_ref().map_or(set, std::ptr::from_ref), old) }
 }
 

@@ -134,7 +134,7 @@ static void sends(void)
     request(IORING_OP_SEND, pair[0], 0, 0, 2);
     results("none left", 2);
     came("none left");
-    /* A list in place of a ring. */
+    /* A list of buffers (PROVIDE_BUFFERS) in place of a buffer ring. */
     struct io_uring_sqe *sqe = entry(&ring, 3);
     io_uring_prep_provide_buffers(sqe, memory[2], SIZE, 2, 9, 40);
     sqe->user_data = 3;
@@ -155,7 +155,7 @@ static void sends(void)
     results("a message", 1);
     request(IORING_OP_SEND_ZC, pair[0], 0, 0, 9);
     results("uncopied", 1);
-    /* A receive that has to be whole, in parts. */
+    /* A receive with MSG_WAITALL, whose data comes in parts. */
     MUST(make(0, 4, SIZE) == 0);
     request(IORING_OP_RECV, pair[0], 24, 0, 12)->msg_flags = MSG_WAITALL;
     io_uring_submit(&ring);
@@ -284,7 +284,7 @@ static void sends_of_unequal_buffers(void)
         told("of a list", io_uring_cq_ready(&ring));
         came("of a list");
     }
-    /* A group's buffers come in place of a list of buffers. */
+    /* The entry has a list of buffers, and uses buffers of the group in place of these. */
     for (unsigned priority = 0; priority <= BUNDLE; priority += BUNDLE) {
         struct iovec parts[2] = { { memory[6], 20 }, { memory[7], 10 } };
         MUST(make(0, 4, SIZE) == 0);

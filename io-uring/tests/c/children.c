@@ -137,7 +137,7 @@ static void ended(void)
     close(end);
     completions(&ring, "chain", 2);
     told("chain", pid);
-    /* Two processes wait for one child. */
+    /* Two requests wait for one child. */
     pid = child(5, &end);
     wait_(P_PID, pid, &info, WEXITED, 1);
     wait_(P_PID, pid, NULL, WEXITED, 2);

@@ -101,7 +101,7 @@ int main(void)
     MUST(pipe(ends) == 0 && io_uring_queue_init(8, &ring, 0) == 0);
     for (int way = 0; way < WAYS; way++)
         one(way, ring.ring_fd);
-    /* These are more rings than one call remembers one by one. */
+    /* The library watches a few rings only for the duration of a call, and these are more. */
     struct io_uring more[6];
     struct pollfd set[6];
     for (int at = 0; at < 6; at++) {

@@ -126,8 +126,8 @@ static int result(void)
     return result;
 }
 
-/* A value of a field: 1. The priority of ACCEPT gets POLL_FIRST, because 1 would be the flag of
- * multishots. */
+/* The value to which fields are set: 1. For the priority of ACCEPT it is POLL_FIRST, because 1
+ * would be the flag for a multishot. */
 static int least_of(const struct operation *of, int field)
 {
     enum { IOPRIO, POLL_FIRST = 4 };

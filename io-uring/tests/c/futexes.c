@@ -232,7 +232,8 @@ static void refused(int opcode)
 {
     printf("[refused, operation %d]\n", opcode);
     for (int flags = 0; flags < 32; flags++) {
-        /* Nodes of memory are for the kernel alone. */
+        /* 2 is valid (SIZE_32). Flags 4 and 8, for nodes of memory, are not printed below: only
+         * the kernel has them. */
         if (flags == 2)
             continue;
         int odd = flags & 7 ? flags | (flags & 16 ? PRIVATE : 0) : 1 << flags;

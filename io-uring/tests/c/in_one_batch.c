@@ -1,6 +1,6 @@
-/* Cancels among other entries of their batch. Each takes effect in its place, and finds requests
- * that are still pending. It finds neither removed requests nor requests that the batch before it
- * has ended. */
+/* Cancels among other entries of their batch. Each cancel takes effect in its place, and finds
+ * requests that are still pending. It finds neither removed requests nor requests that an earlier
+ * entry of the batch has ended. */
 #include "common.h"
 
 static struct io_uring ring;
@@ -104,7 +104,7 @@ static void removed(void)
     prints("cancel of what has failed", 3, 0);
 }
 
-/* Linked entries come after the entries that the batch has cancelled. */
+/* Entries behind a link are executed after the batch, and so after cancels that follow in it. */
 static void linked(void)
 {
     waits();

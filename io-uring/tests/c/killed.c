@@ -91,7 +91,7 @@ static void hear(int fd)
     MUST(read(fd, &byte, 1) == 1);
 }
 
-/* An owner with requests in flight is killed, while another process waits and before. */
+/* An owner with requests in flight is killed: before another process waits, or while it waits. */
 static void waited_for(struct io_uring *ring)
 {
     int told[2], quiet[2];

@@ -246,7 +246,7 @@ static void headers(void)
     printf("a descriptor came: %c\n", got[0]);
     close(fd);
     close_both(carried);
-    /* The call copies header and buffers at submit, and writes the results at the end. */
+    /* The header and its list of buffers are read at submit. Results are written at the end. */
     to.msg_controllen = sizeof received;
     to.msg_namelen = sizeof from;
     in[0].iov_len = 4;

@@ -19,7 +19,8 @@ static long register_(int fd, unsigned opcode, void *argument, unsigned count)
 
 static long clone_(unsigned to_offset, unsigned from_offset, unsigned count, unsigned flags)
 {
-    unsigned asked[8] = { (unsigned)from.ring_fd, flags & ~REGISTERED, from_offset, to_offset, count };
+    unsigned source = from.ring_fd;
+    unsigned asked[8] = { source, flags & ~REGISTERED, from_offset, to_offset, count };
     return register_(to.ring_fd, CLONE, asked, 1);
 }
 
@@ -42,13 +43,14 @@ static void shows(const char *what, long answer)
 
 static void clones(void)
 {
-    int (*all)(struct io_uring *, struct io_uring *) = dlsym(RTLD_DEFAULT, "io_uring_clone_buffers");
-    int (*flagged)(struct io_uring *, struct io_uring *, unsigned) =
-        dlsym(RTLD_DEFAULT, "__io_uring_clone_buffers");
-    int (*some)(struct io_uring *, struct io_uring *, unsigned, unsigned, unsigned, unsigned) =
-        dlsym(RTLD_DEFAULT, "io_uring_clone_buffers_offset");
-    int (*some_flagged)(struct io_uring *, struct io_uring *, unsigned, unsigned, unsigned, unsigned) =
-        dlsym(RTLD_DEFAULT, "__io_uring_clone_buffers_offset");
+    int (*all)(struct io_uring *, struct io_uring *);
+    int (*flagged)(struct io_uring *, struct io_uring *, unsigned);
+    int (*some)(struct io_uring *, struct io_uring *, unsigned, unsigned, unsigned, unsigned);
+    __typeof__(some) some_flagged;
+    all = dlsym(RTLD_DEFAULT, "io_uring_clone_buffers");
+    flagged = dlsym(RTLD_DEFAULT, "__io_uring_clone_buffers");
+    some = dlsym(RTLD_DEFAULT, "io_uring_clone_buffers_offset");
+    some_flagged = dlsym(RTLD_DEFAULT, "__io_uring_clone_buffers_offset");
     shows("all", all ? all(&to, &from) : clone_(0, 0, 0, 0));
     shows("again", flagged ? flagged(&to, &from, 0) : clone_(0, 0, 0, 0));
     shows("in their place", flagged ? flagged(&to, &from, REPLACE) : clone_(0, 0, 0, REPLACE));

@@ -171,7 +171,7 @@ static void refused(void)
     told("SEND of a registered buffer");
 }
 
-/* A full socket gets room again when the other end answers. */
+/* Has the other end not acknowledged all data yet? A full socket gets room only after that. */
 static int is_unanswered(int fd)
 {
     struct tcp_info info = { 0 };

@@ -63,7 +63,7 @@ static void removes(enum kind kind, unsigned long long of, unsigned long long us
     last->user_data = user_data;
 }
 
-/* Submits a linked timeout for the last entry, and two entries behind it. */
+/* Adds a linked timeout for the last entry, and two entries behind it. */
 static void limited(struct __kernel_timespec *time)
 {
     last->flags |= IOSQE_IO_LINK;

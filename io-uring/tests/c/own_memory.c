@@ -19,7 +19,7 @@ static int set_up(char *in_rings, char *in_sqes, unsigned flags)
 {
     memset(&made, 0, sizeof made);
     made.flags = flags;
-    /* The last words of both structures of offsets. */
+    /* `user_addr`, the last word of both structures of offsets. */
     ((unsigned long long *)&made.cq_off)[4] = (unsigned long long)in_rings;
     ((unsigned long long *)&made.sq_off)[4] = (unsigned long long)in_sqes;
     rings = in_rings;

@@ -25,7 +25,7 @@ static struct io_uring_sqe *data(int fd, int result, unsigned long long told,
     return sqe;
 }
 
-/* Sends the file in slot `slot` to `target`, which is the slot's number plus one. */
+/* Sends the file in slot `slot`. `target` is the number of the other ring's slot, plus one. */
 static struct io_uring_sqe *file(int slot, int target, unsigned flags, unsigned long long user_data)
 {
     struct io_uring_sqe *sqe = parcel(to.ring_fd, FILES, flags, user_data);
@@ -96,7 +96,7 @@ static void messages(void)
         sorted(&from, "many", 8);
     }
     completions(&to, "many", 48);
-    /* The file of the number changes after the send. */
+    /* A message to a copy of the ring's descriptor, and one after the copy was closed. */
     int copy = dup(to.ring_fd);
     data(copy, 15, 1009, 10);
     both("a copy", 1, 1);

@@ -276,7 +276,8 @@ int main(int argc, char **argv)
 {
     unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
-    /* What a child prints comes before what its parent prints while it lives. */
+    /* The output is buffered: what a child prints comes before what its parent prints while the
+     * child lives. */
     setvbuf(stdout, NULL, _IOFBF, 1 << 20);
     opens_files();
     sets_up_rings();

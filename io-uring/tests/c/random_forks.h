@@ -116,7 +116,7 @@ static void plays(struct io_uring *ring, enum round round)
              close(over[end]) == 0);
 }
 
-/* Several processes submit to one ring, one after the other, or take the results of another. */
+/* Several processes submit to one ring, one after the other, or take results of each other. */
 static void shared_program(void)
 {
     struct io_uring *ring =

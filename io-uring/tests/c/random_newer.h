@@ -1,5 +1,6 @@
-/* The kinds of random programs that came after Linux 6.0: commands to sockets, pipes, waits for
- * epolls, futexes and children, lists in registered buffers, and sends without a copy. */
+/* Random entries of newer operations, the last of which came with Linux 6.16: commands to sockets,
+ * pipes, waits for epolls, futexes and children, lists in registered buffers, and sends without a
+ * copy. */
 #include <arpa/inet.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -181,7 +182,7 @@ static void draw_command(struct io_uring_sqe *sqe, int at)
     mores[at].value = pick(2);
     sqe->opcode = URING_CMD;
     sqe->fd = on[pick(5)];
-    /* The fourth command is for time stamps. */
+    /* Command 4 is left out: it is for time stamps. */
     sqe->off = pick(5) < 4 ? pick(4) : 9;
     if (sqe->off < 2)
         return;
@@ -222,7 +223,7 @@ static void draw_send(struct io_uring_sqe *sqe, int at)
     }
 }
 
-/* True if it waits. */
+/* Fills an entry on a futex. Returns true if the entry waits. */
 static int draw_futex(struct io_uring_sqe *sqe, int at, int after_link)
 {
     int waits = !after_link && pick(2);
@@ -253,7 +254,7 @@ static int draw_futex(struct io_uring_sqe *sqe, int at, int after_link)
     }
 }
 
-/* True if it waits. */
+/* Fills an entry on a child. Returns true if the entry waits. */
 static int draw_child(struct io_uring_sqe *sqe, int at, int after_link)
 {
     static const int types[] = { P_PID, P_PID, P_PID, P_PIDFD, 17 };

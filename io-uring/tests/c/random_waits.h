@@ -37,10 +37,10 @@ enum end { BY_DATA, BY_CANCEL, BY_THREAD, ENDS };
 
 static struct waiter {
     enum kind kind;
-    int on;           /* of the pipes and sockets, or -1 */
+    int on;           /* the index of its file in `all.pipes`, or -1 */
     int slot, buffer; /* or -1 */
     unsigned tags[2]; /* of its file and its buffer, or 0 */
-    int word; /* of one that waits for a futex */
+    int word; /* the index of the futex that it waits for */
     struct futex_waiter words[2];
     struct child child;
     siginfo_t info;
@@ -80,7 +80,7 @@ static void draw_waiters(void)
         *one = (struct waiter){ .kind = pick(all.end == BY_DATA ? LASTS : KINDS), .slot = -1 };
         if (!is_new && one->kind >= NEWER && one->kind < LASTS)
             one->kind = POLL;
-        /* A thread that has ended gets no state of a child. */
+        /* A request whose thread has ended gets no state of a child. */
         if (one->kind == CHILD && all.end == BY_THREAD)
             one->kind = POLL;
         int has_file = one->kind != TIMEOUT && (one->kind < FUTEX || one->kind > CHILD);
@@ -90,8 +90,9 @@ static void draw_waiters(void)
             one->on = all.on[one->slot];
             one->tags[0] = all.tags[0][one->slot];
         }
-        /* What fails at once does so there when those before it have ended. And where accepts end
-         * with their thread, the kernel may forget one. */
+        /* Operations have to suit their file: in the library, a request that fails waits for the
+         * earlier ones of its descriptor. Accepts must not end with their thread: the kernel may
+         * lose one. */
         int accepts = one->kind == ACCEPT || one->kind == ACCEPT_MORE;
         int polls = one->kind == POLL || one->kind == MULTISHOT;
         int is_listener = one->on >= 0 && all.pipes[one->on][1] < 0;
@@ -558,7 +559,7 @@ static void waiting_program(pid_t (*forks)(void))
         fill_beside(sqe, at, links);
         sqe->user_data = at;
         unsigned flags = pick(8);
-        /* A worker of the kernel executes what is left open. */
+        /* The last entry has no link: a worker of the kernel would execute a chain without end. */
         links = flags < 4 && at < entries - 1 && sqe->opcode != FUTEX_WAKE_;
         if (links)
             sqe->flags |= flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;

@@ -38,7 +38,7 @@ int main(void)
     }
     int status;
     MUST(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    /* In the child, the parent's number is a file, and can be mapped as one. */
+    /* The child's number 70 was a ring. In this process it names no file, and cannot be mapped. */
     int file = scratch();
     MUST(ftruncate(file, 4096) == 0 && dup3(file, 71, 0) == 71);
     printf("of the child: %d\n", fcntl(70, F_GETFD));

@@ -35,9 +35,9 @@ static void map(struct raw *ring)
     int prot = PROT_READ | PROT_WRITE;
     struct io_uring_params *params = &ring->params;
     size_t whole = params->cq_off.cqes + params->cq_entries * sizeof(struct io_uring_cqe);
+    size_t entries = params->sq_entries * sizeof(struct io_uring_sqe);
     ring->rings = mmap(NULL, whole, prot, MAP_SHARED, ring->fd, IORING_OFF_SQ_RING);
-    ring->entries = mmap(NULL, params->sq_entries * sizeof(struct io_uring_sqe), prot, MAP_SHARED, ring->fd,
-                         IORING_OFF_SQES);
+    ring->entries = mmap(NULL, entries, prot, MAP_SHARED, ring->fd, IORING_OFF_SQES);
     MUST(ring->rings != MAP_FAILED && ring->entries != MAP_FAILED);
 }
 
@@ -88,7 +88,8 @@ static void put(struct raw *ring, unsigned opcode, int fd, unsigned long long us
 
 static long enter(struct raw *ring, unsigned count, unsigned min)
 {
-    long answer = syscall(SYS_io_uring_enter, ring->fd, count, min, IORING_ENTER_GETEVENTS, NULL, 0);
+    unsigned flags = IORING_ENTER_GETEVENTS;
+    long answer = syscall(SYS_io_uring_enter, ring->fd, count, min, flags, NULL, 0);
     return answer < 0 ? -errno : answer;
 }
 
@@ -151,8 +152,9 @@ static void sizes(void)
     fill(&ring, 5, 200);
     resize(&ring, "no room for entries", (struct io_uring_params){ .sq_entries = 4 });
     printf("enter: %ld\n", enter(&ring, 5, 5));
-    resize(&ring, "smaller", (struct io_uring_params){ .sq_entries = 1, .flags = IORING_SETUP_CQSIZE,
-                                                      .cq_entries = 5 });
+    resize(&ring, "smaller",
+           (struct io_uring_params){ .sq_entries = 1, .flags = IORING_SETUP_CQSIZE,
+                                     .cq_entries = 5 });
     reap(&ring, "smaller");
     for (int at = 0; at < 5; at++) {
         put(&ring, IORING_OP_NOP, -1, 300 + at);

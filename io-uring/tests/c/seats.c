@@ -146,7 +146,7 @@ static void one_waits(void)
     pthread_join(thread, NULL);
     printf("a cancel ends the wait: %d\n", answer);
     sorted(&ring, "cancel", 2);
-    /* A signal that is unblocked while the thread waits, and data that comes with it. */
+    /* Waits under a mask that unblocks a signal: the signal ends the first, data the second. */
     receive(&ring, pair[0], &byte, 2);
     MUST(io_uring_submit(&ring) == 1);
     thread = begin(&late);

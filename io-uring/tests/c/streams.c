@@ -86,7 +86,7 @@ static void polls(void)
     printf("polls beside reads: %d of 50 told\n", told);
 }
 
-/* A request that no read can serve is refused at once. */
+/* Reads and writes of a listening socket fail at once. */
 static void listener(void)
 {
     struct sockaddr any = { .sa_family = AF_UNIX };

@@ -43,7 +43,7 @@ impl buf::IoBufMut for Block {
     }
 }
 
-// SAFETY: the page is on the heap and stays there; it is initialised, and as long as is said.
+// SAFETY: the page is on the heap and stays there; it is initialised, and has `BLOCK` bytes.
 unsafe impl monoio::buf::IoBufMut for Block {
     fn write_ptr(&mut self) -> *mut u8 {
         self.0.0.as_mut_ptr()

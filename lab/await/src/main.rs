@@ -141,7 +141,8 @@ fn main() -> Result<()> {
 }
 
 fn io_uring_refused() -> Option<i32> {
-    // SAFETY: without a structure the call has nothing to write to: it answers EFAULT, if at all.
+    // SAFETY: the address of the structure is null, so the kernel writes nothing. The errno is
+    // EFAULT, or that of a refusal.
     unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, std::ptr::null_mut::<u8>()) };
     let errno = std::io::Error::last_os_error().raw_os_error();
     errno.filter(|&errno| errno != libc::EFAULT)
@@ -169,7 +170,7 @@ fn measure(arguments: &Arguments, cell: &mut Cell) -> Result<()> {
     }
     let error = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = error.lines().collect();
-    // The panic's message is below the line with its place.
+    // The message of a panic is on the line after the one with the source location.
     let panics = lines.iter().position(|line| line.contains("panicked at")).map(|at| at + 1);
     let told = lines.iter().position(|line| line.starts_with("Error: ")).or(panics);
     let line = told.and_then(|at| lines.get(at)).or(lines.last()).unwrap_or(&"no reason given");

@@ -43,7 +43,7 @@ impl Numbers {
     }
 }
 
-/// Makes a file of this many bytes, if it does not exist.
+/// Makes a file of this many bytes, unless there is one of at least this size.
 pub fn make_file(path: &Path, bytes: u64) -> Result<()> {
     if path.metadata().is_ok_and(|metadata| metadata.len() >= bytes) {
         return Ok(());

@@ -79,7 +79,7 @@ pub struct Measured {
 type Tasks = (Vec<u64>, Option<Duration>);
 
 fn cpu_time() -> Duration {
-    // SAFETY: a plain structure that the call fills in.
+    // SAFETY: zeroes are a valid `rusage`, and the call fills it in.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
@@ -456,7 +456,7 @@ fn fio(plan: &Plan) -> Result<Measured> {
         .arg(format!("--direct={}", is(Column::Direct)))
         .arg(format!("--invalidate={}", is(Column::Cold)));
     if plan.column == Column::Cached {
-        // The plan's number of reads.
+        // Reads a part of the file repeatedly, so that the blocks are in the page cache.
         fio.arg("--size=6%").arg("--norandommap=1");
     }
     let output = fio.output().context("fio")?;

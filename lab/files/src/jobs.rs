@@ -24,7 +24,7 @@ fn runtime() -> Result<Runtime> {
 /// Drops the pages of a file from memory. They were brought to the disk before.
 fn drop_cache(path: &Path) -> Result<()> {
     let file = StdFile::open(path)?;
-    // SAFETY: plain numbers.
+    // SAFETY: the arguments are integers; no memory is passed.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     Ok(())
 }

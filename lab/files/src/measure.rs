@@ -26,7 +26,7 @@ struct Taken {
 fn cpu_time() -> f64 {
     // SAFETY: zeros are a `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: it is written to.
+    // SAFETY: `usage` is a structure of the type that the call writes.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
@@ -43,7 +43,7 @@ fn median(values: &mut [f64]) -> f64 {
 fn with_interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     let middle = median(&mut values);
     let count = values.len();
-    // The probability that at most `rank` of them are below the true median.
+    // `below + term`: the probability that at most `rank` of the values are below the true median.
     let (mut below, mut term, mut rank) = (0.0, 0.5f64.powi(count as i32), 0);
     while below + term <= 0.025 {
         below += term;

@@ -73,7 +73,8 @@ pub trait Queue {
     /// Takes all completions: slot, and count or negative errno.
     fn reap(&mut self, take: impl FnMut(usize, i64));
 
-    /// Has an eventfd counted up at each completion, from the first request on.
+    /// Registers an eventfd that the interface counts up at each completion. Called before the
+    /// first request is prepared.
     ///
     /// # Errors
     /// The interface cannot do that, or refuses it.
@@ -124,8 +125,8 @@ pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figu
                 break;
             };
             let (fd, buffer) = (job.fd, job.buffer(slot));
-            // SAFETY: a slot is in `free` only while no request uses its buffer; the loop ends
-            // when all are, and on the early return the caller drops the queue before the job.
+            // SAFETY: a slot is in `free` only while no request uses its buffer. The loop ends when
+            // all slots are free. After an error, the caller drops the queue before the job.
             unsafe { queue.prepare(Request { fd, operation, buffer, offset, slot }) };
             if let Some(latency) = &mut latency {
                 latency.prepared.push(slot);
@@ -336,7 +337,7 @@ impl Latency {
         }
     }
 
-    /// The submit call that began at `begun` has just returned.
+    /// Records the submit call that began at `begun` and has just returned.
     #[inline]
     fn submitted(&mut self, begun: Instant) {
         let ended = Instant::now();
@@ -353,7 +354,7 @@ impl Latency {
         self.completed(at - ended, at - begun);
     }
 
-    /// A request took this long after its submit, and this long in all.
+    /// Records the times of a request: the time after its submit call, and the whole time.
     #[inline]
     pub fn completed(&mut self, after: Duration, total: Duration) {
         self.completions.record(after);
@@ -409,7 +410,8 @@ impl Times {
     }
 }
 
-/// Sums for a mean and a standard deviation, in microseconds, and the count of each size class.
+/// Sums for a mean and a standard deviation, in microseconds, and the number of times between each
+/// of [`BOUNDS_NS`] and the bound before it.
 #[derive(Default)]
 struct Sums {
     count: u64,
@@ -445,7 +447,8 @@ impl Sums {
     }
 }
 
-/// Clock and CPU time of one run; reads the clock about once per millisecond.
+/// Clock and CPU time of one run; reads the clock about once per millisecond, and at least once in
+/// 64 requests.
 pub struct Meter<'a> {
     start: Instant,
     /// User and system time at the start.

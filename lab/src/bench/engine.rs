@@ -159,7 +159,7 @@ impl ValueEnum for Engine {
         let value =
             PossibleValue::new(self.name()).help(self.get_documentation().unwrap_or_default());
         Some(match self {
-            // No native engine has this name.
+            // `auto` and `workers` are unambiguous: no native engine has these names.
             Self::OursAuto => value.alias("auto"),
             Self::OursWorkers => value.alias("workers"),
             Self::PsyncAgain => value.hide(true),

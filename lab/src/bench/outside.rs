@@ -55,7 +55,7 @@ impl Look {
         }
     }
 
-    /// The changes since then; none if unknown.
+    /// The changes since this sample; none if they are unknown, or if the interval is too short.
     pub fn elapsed(&self) -> Option<Outside> {
         let now = Self::now();
         let (seconds, own) = (now.at - self.at, now.own.saturating_sub(self.own));
@@ -84,8 +84,8 @@ impl Outside {
     }
 }
 
-/// The rounds of a run that were disturbed more than the others. A constant load belongs to the
-/// machine; see [`usual`].
+/// The rounds of a run that were disturbed more than the others. A load that is the same in all
+/// rounds disturbs none of them: [`usual`] tells it.
 pub fn disturbed(rounds: &[Option<Outside>]) -> Vec<bool> {
     let known = || rounds.iter().flatten();
     let middle = |of: fn(&Outside) -> f64| median(known().map(of).collect()).unwrap_or_default();

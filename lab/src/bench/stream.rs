@@ -40,7 +40,7 @@ impl Stream {
     }
 }
 
-/// The offsets of a cell's requests, multiples of the block size.
+/// The offsets of a job's requests, multiples of the block size.
 pub enum Offsets {
     /// Uniformly random, without end.
     Random {

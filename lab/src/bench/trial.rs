@@ -28,7 +28,7 @@ pub struct Trial {
     pub depth: usize,
     /// How requests are handed over.
     pub manner: Manner,
-    /// The seed is the same for every engine of a line and round, so that all get the same offsets.
+    /// The seed of the offsets: the same for all engines that a round compares.
     pub seed: u64,
     /// Different in every trial, so that a missing write is detected.
     pub pattern: u64,
@@ -125,10 +125,10 @@ pub fn exclusion(load: &Load, scratch: &Scratch, storage: &Storage) -> Option<St
     None
 }
 
-/// The order of the runs: for each run, its round and the index of the member that runs. Groups are
-/// neighbours, with `lengths` members each. Every second round runs each group in the opposite
-/// order. After two rounds, each group begins with its next member. So no member always runs after
-/// the same member, whose load may have changed the machine's state.
+/// The order of the runs: for each run, its round and the index of the member that runs. `lengths`
+/// has the number of members of each group, whose indices are consecutive. Every second round runs
+/// each group in the opposite order. After two rounds, each group begins with its next member. So
+/// no member always runs after the same member, whose load may have changed the machine's state.
 pub fn interleaved(lengths: &[usize], rounds: u32) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     for round in 0..rounds {

@@ -1,4 +1,4 @@
-//! The workloads, their offsets, and the needs of one cell.
+//! The workloads, and one run of an engine under a workload: its requests and their buffers.
 
 #![allow(unsafe_code)]
 
@@ -20,8 +20,8 @@ const WRITE_WINDOW: u64 = 10 << 20;
 /// Bytes of the file that the cached reads use: more than the CPU's caches hold, and quick to read
 /// in.
 const CACHED_WINDOW: u64 = 128 << 20;
-/// A cold cell reads at most this many blocks, each once: enough for two million IOPS over half a
-/// second.
+/// A run of cold reads reads at most this many blocks, each once: enough for two million IOPS over
+/// half a second.
 const COLD_BLOCKS: u64 = 1 << 20;
 
 /// Writes between two fsyncs of the workload with fsyncs.
@@ -110,7 +110,7 @@ impl Workload {
     }
 }
 
-/// The common properties of a cell's requests.
+/// The common properties of the requests of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Writes, not reads.
@@ -139,7 +139,7 @@ pub enum Order {
 }
 
 impl Load {
-    /// The offsets of a cell's requests, in order.
+    /// The offsets of the requests of a run, in order.
     pub fn offsets(&self, seed: u64) -> Offsets {
         let block = self.block;
         // A block larger than the window, which the command line allows, still counts as one block.
@@ -182,8 +182,8 @@ impl Buffers {
 
     /// The block of a slot while no request uses it.
     pub fn slot_mut(&mut self, slot: usize) -> &mut [u8] {
-        // SAFETY: initialised memory inside our mapping; `&mut self` keeps others of
-        // this process away, and a cell ends with nothing in flight.
+        // SAFETY: initialised memory inside the mapping. `&mut self` excludes other uses in this
+        // process. The caller has no request of the slot in flight.
         unsafe { &mut *self.slot(slot) }
     }
 }
@@ -290,8 +290,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Checks that the file and the buffers are equal: the data that was last read into each, or
-    /// written from it.
+    /// Compares each slot's buffer with the block of the file that its last request has read or
+    /// written.
     ///
     /// # Errors
     /// The block that differs.

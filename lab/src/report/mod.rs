@@ -63,7 +63,7 @@ pub struct Document {
     pub summary: Section,
     /// Documents that this one summarizes.
     pub parts: Vec<Document>,
-    /// A line for each cell and round.
+    /// A line of the spreadsheet for each table cell and round.
     pub records: Vec<Record>,
 }
 
@@ -242,7 +242,7 @@ pub struct Lines {
     pub series: Vec<Series>,
 }
 
-/// The subject of a line, or of a kind of bar.
+/// A line of a plot, which is about one subject.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
@@ -310,7 +310,7 @@ pub struct Bar {
     /// The parts, one after the other: the number of the key, and the length. Empty if the value
     /// was not measured.
     pub parts: Vec<(usize, f64)>,
-    /// The lowest and the highest value of a round.
+    /// The ends of the whisker, such as the lowest and the highest value of a round.
     pub spread: Option<(f64, f64)>,
     pub tone: Tone,
 }

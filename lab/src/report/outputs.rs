@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// The outputs beside standard output.
+/// The output files that the command line names.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Outputs {
     /// Write everything, each round's figures included, to this file (- for standard output,
@@ -36,7 +36,8 @@ struct Target {
     /// The old content is replaced. For a device, a pipe, or the target of standard output, the
     /// result is appended.
     replaces: bool,
-    /// The path of the file, if it was created: it is removed unless it is written to.
+    /// The path, if the file was created by opening it. Cleared when the result is written. If it
+    /// is still set at the drop, the file is removed.
     made: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! A document as lines for a spreadsheet: one for each cell and round (RFC 4180).
+//! A document as lines for a spreadsheet: one for each table cell and round (RFC 4180).
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -15,7 +15,8 @@ impl Record {
         self
     }
 
-    /// A line for each round, numbered from 1. If there is none, one line with the reason.
+    /// A line for each round, numbered from 1. If `not_measured` has a reason, or if there is no
+    /// round, a line with the reason follows.
     pub fn rounds<T: Serialize>(
         self,
         figures: impl IntoIterator<Item = T>,

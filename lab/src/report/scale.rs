@@ -41,7 +41,7 @@ impl Axis {
         possible && value.is_finite()
     }
 
-    /// Covers all values that can be shown.
+    /// The part of the axis that covers all values that can be shown.
     pub fn span(&self, values: impl Iterator<Item = f64>) -> Span {
         let (mut low, mut high) = (f64::INFINITY, 0.0f64);
         for value in values.filter(|value| self.shows(*value)) {
@@ -74,7 +74,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// An axis with these bounds, without rounding.
+    /// The part of an axis between these bounds, which are not rounded.
     pub fn exactly(scale: Scale, low: f64, high: f64) -> Self {
         Self { scale, low, high }
     }
@@ -144,7 +144,7 @@ pub fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Four significant digits, in a table.
+/// A number in a table: four digits, and more from 10,000 on.
 pub fn exact(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 1000.0 => 0,

@@ -200,7 +200,7 @@ fn draw_series(
         let command = if path.is_empty() { 'M' } else { 'L' };
         let _ = write!(path, "{command}{:.1} {:.1}", at_x(point.x), at_y(point.y));
     }
-    // Not every point of a curve is a measurement with a marker.
+    // On a percentile axis, only these points of a curve get markers.
     let named = |value: f64| {
         x.scale != Scale::Percentile || [50.0, 90.0, 99.0, 99.9, 99.99].contains(&value)
     };
@@ -270,7 +270,7 @@ fn draw_bars(bars: &Bars) -> (f64, Markup) {
     let letters = ((WIDTH - 12.0) / LETTER) as usize;
     let ticks = span.ticks(3);
     let place = |tick: f64| frame.x(&span, tick);
-    // Lines end where labels begin.
+    // Each group has its own grid lines, so that they do not cross the groups' labels.
     let grid = |top: f64, bottom: f64| {
         html! {
             @for tick in &ticks {
@@ -324,7 +324,8 @@ fn draw_bar(bar: &Bar, keys: &[Key], origin: f64, frame: &Frame, span: &Span, y:
     let mut from = origin;
     let mut parts = Vec::new();
     for (key, length) in &bar.parts {
-        // A log scale has no sums: stacked bars use a linear one.
+        // With an origin above 0 (a log scale), a bar has one part, which ends at `length`. Stacked
+        // parts are added up, on a linear scale from 0.
         let to = if from == origin && origin > 0.0 { *length } else { from + length };
         let (low, high) = (shown(from).min(shown(to)), shown(from).max(shown(to)));
         let width = (high - low).max(1.0);

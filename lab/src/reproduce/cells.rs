@@ -18,8 +18,9 @@ pub trait Cell {
     fn push(&mut self, figure: Self::Figure);
 }
 
-/// Measures every cell once in each round, with the cells of a group in turn, until Ctrl-C. A
-/// failed cell is not tried again. `run` gets the round and the number of the cell.
+/// Measures every cell once in each round, until Ctrl-C. `groups` has the number of cells of each
+/// group, whose order [`interleaved`] changes. A failed cell is not tried again. `run` gets the
+/// round and the index of the cell.
 pub fn measure<C: Cell>(
     cells: &mut [C],
     groups: &[usize],

@@ -99,13 +99,13 @@ impl Table {
         }
     }
 
-    /// Engine and pool by which the others are divided.
+    /// The engine and the pool by whose throughput the throughput of the others is divided.
     fn baseline(self) -> (Engine, Option<usize>) {
         if self.is_direct() { (Engine::Libaio, None) } else { (Engine::OursPosixAio, Some(1)) }
     }
 }
 
-/// The values of both sides of a line.
+/// The values of one side of a line: the measured or the published side.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Values {
     /// Throughput, in millions of bytes.

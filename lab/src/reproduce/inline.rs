@@ -51,7 +51,7 @@ pub struct Arguments {
     seconds: Option<f64>,
 }
 
-/// The values of both sides of a line.
+/// The values of one side of a line: the measured or the published side.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Values {
     kiops: f64,

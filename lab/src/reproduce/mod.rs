@@ -69,10 +69,11 @@ trait Experiment: Args {
     /// The claim, in a few words.
     const CLAIM: &str;
 
-    /// The place of its work; the place for all experiments can be converted to it.
+    /// The options that name the file or the folder of its work. `reproduce all` converts its own
+    /// [`Place`] to them.
     type Place: Args + AsRef<Path> + From<Place>;
 
-    /// Measures, after [`Setup::begin`].
+    /// Begins the session ([`Setup::begin`]), and measures.
     ///
     /// # Errors
     /// A refusal: the experiment has no meaning here, or must not run. The scratch file cannot be
@@ -104,7 +105,7 @@ struct Measured {
     /// All results, for programs.
     json: Value,
     shown: Vec<Shown>,
-    /// Is everything true that must be true on any machine?
+    /// False if a check has failed that has to succeed on any machine. The exit status is then 1.
     proved: bool,
 }
 

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 /// The pool of duplicated descriptors (QEMU, 2008).
 const FD_POOL: &str = include_str!("../../data/published/fd_pool.csv");
 
-/// From a handle to its context (Linux AIO, 2013).
+/// Lookups of the context of a handle (Linux AIO, 2013).
 const CONTEXT_LOOKUP: &str = include_str!("../../data/published/context_lookup.csv");
 
-/// One line of the table about ways from a handle to its context.
+/// One line of the table about lookups of the context of a handle.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct ContextLookup {
     /// Threads, each with a context of its own.
@@ -89,7 +89,7 @@ pub struct FdPool {
     pub workload: String,
     /// `off` (direct) or `on`.
     pub cache: String,
-    /// The way that executed the requests.
+    /// The interface that executed the requests, such as `linux-aio`.
     pub path: String,
     /// Duplicates of the descriptor.
     pub pool: Option<usize>,

@@ -23,7 +23,7 @@ use object_store::{
 };
 use uringlet::fs::{self, BufResult, Coalesce, File, Metadata};
 
-/// Bytes of a stream that are read at a time: what the first poll may copy.
+/// Bytes of a stream that are read at a time: the maximum that the first poll of a read may copy.
 const PART: usize = 64 << 10;
 
 /// Ranges with at most this many bytes between them are read as one.

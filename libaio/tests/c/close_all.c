@@ -180,7 +180,7 @@ int main(void)
         answer(name, io_destroy(ctx));
     }
 
-    /* Makes the whole sequence in a child. */
+    /* A child does what a daemon does when it starts, and then makes requests. */
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {

@@ -1,5 +1,5 @@
-/* The common part of the differential programs beside answers.h: the ring, one request at a
- * time. */
+/* The common part of the differential programs beside answers.h: the layout of the ring, and
+ * functions that make and reap requests. */
 #ifndef COMMON_H
 #define COMMON_H
 

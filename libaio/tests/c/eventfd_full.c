@@ -1,6 +1,6 @@
 /* IOCB_FLAG_RESFD if the counter is full, or nearly. A notification does not block, and the
- * event comes nevertheless. The kernel's signal reaches the last value, which poll reports as an
- * error; a write reaches the one before it. */
+ * event comes nevertheless. The kernel's notification can raise the counter to its maximum, which
+ * poll reports as an error. write(2) can raise it to one less. */
 #include "common.h"
 
 #define FULL 0xfffffffffffffffeULL

@@ -93,7 +93,7 @@ int main(void)
         die("prlimit");
     writes("below RLIMIT_FSIZE", cut, buf, PAGE, 2 * PAGE);
     writes("over RLIMIT_FSIZE", cut, buf, 2 * PAGE, 2 * PAGE);
-    /* Up to here SIGXFSZ had its default action, because a partial write does not raise it. */
+    /* SIGXFSZ had its default action until here: a partial write must not raise it. */
     signal(SIGXFSZ, SIG_IGN);
     writes("behind RLIMIT_FSIZE", cut, buf, PAGE, 3 * PAGE);
     limit.soft = (unsigned long)-1;

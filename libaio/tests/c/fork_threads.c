@@ -58,7 +58,7 @@ int main(void)
         pid_t pid = fork();
         if (pid == 0) {
             int right = round_trip(buf);
-            /* A child of the child, which has only the library's threads. */
+            /* A child of the child. Beside its first thread, the child has only the library's. */
             pid_t second = right && i % 10 == 0 ? fork() : -1;
             int status = 0;
             if (second == 0)

@@ -30,7 +30,7 @@ int main(void)
         }
     }
     say("right", "%ld", right);
-    /* Requests allocate nothing. */
+    /* Requests themselves allocate nothing. */
     yes("under one allocation in 64 requests", allocations() * 64 < right - before);
     answer("destroy", io_destroy(ctx));
     yes("it was used", calls > 0);

@@ -1,4 +1,4 @@
-/* io_pgetevents: the mask holds while it waits, and only then. */
+/* io_pgetevents: the signal mask applies while the call waits, and only then. */
 #include "common.h"
 
 static volatile sig_atomic_t handled;

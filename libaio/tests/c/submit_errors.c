@@ -82,7 +82,7 @@ int main(void)
     request(ctx, "key given", &iocb);
     say("key after submit", "%u", iocb.key);
 
-    /* A short buffer for the block itself: only its 64 bytes are read. */
+    /* The iocb is at the end of accessible memory: only its 64 bytes are read. */
     unsigned char *edge = last_page();
     struct iocb *at_edge = (struct iocb *)(edge + PAGE - sizeof iocb);
     *at_edge = good;

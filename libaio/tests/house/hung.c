@@ -37,7 +37,7 @@ static struct iocb *next(int opcode, size_t offset)
     return &request->iocb;
 }
 
-/* Submits two reads, a write and an fsync, at places that were not used before. */
+/* Submits two reads, a write and an fsync, at offsets that were not used before. */
 static void submit(io_context_t ctx)
 {
     struct iocb *list[] = {

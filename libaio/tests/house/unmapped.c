@@ -50,7 +50,7 @@ int main(void)
             die("pipe");
         (void)fcntl(ends[i][1], F_SETPIPE_SZ, (int)size);
         buffers[i] = pages(size);
-        /* This page must not be adjacent to the next one. */
+        /* One page more, so that this buffer is not adjacent to the next one. */
         pages(PAGE);
         io_prep_pread(list, ends[i][0], buffers[i], size, 0);
         if (io_submit(ctx, 1, &list) != 1)

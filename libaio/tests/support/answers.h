@@ -93,8 +93,8 @@ UNUSED __attribute__((format(printf, 2, 3))) static void say(const char *name, c
     va_end(list);
 }
 
-/* A count as a number, an error by its name. There are two buffers, so that two fit into one
- * line. */
+/* A count as a number, an error by its name. Calls use two buffers in turn, so that one line can
+ * have two results. */
 UNUSED static const char *code(long value)
 {
     static __thread char text[2][32];

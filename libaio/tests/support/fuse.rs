@@ -20,7 +20,7 @@ use wire::*;
 /// Bytes in each file.
 pub const SIZE: usize = 16 << 20;
 
-/// A request that takes this long is held by the server.
+/// The time limit of [`Disk::holds`].
 const LONG: Duration = Duration::from_secs(30);
 
 /// The environment variable that makes a process the server. Its value is the name of the test.

@@ -8,7 +8,7 @@ use uringlet::stats::{Region, Snapshot};
 
 use crate::support;
 
-/// A folder, and the counters of its programs.
+/// A folder in which programs run, and the counters of these programs.
 pub struct House {
     folder: tempfile::TempDir,
     counters: Region,

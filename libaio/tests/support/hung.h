@@ -9,8 +9,8 @@
 
 /* The distance of reads in bytes: the kernel's read-ahead for one read must not reach the next. */
 #define APART (64 * PAGE)
-/* The first offset of reads and writes while the server does not answer. Everything before it
- * has been read. */
+/* The first offsets of reads and of writes while the server does not answer. Requests that it
+ * has answered before have lower offsets. */
 #define READS_BEGIN (1 << 20)
 #define WRITES_BEGIN (8 << 20)
 

@@ -91,7 +91,8 @@ impl Program {
         }
     }
 
-    /// Reads the next line of the program, which must come while nothing is held that it waits for.
+    /// Reads the next line of the program, which must be `expected`. The program does not wait for
+    /// the server then.
     fn expect(&mut self, expected: &str) -> Result<(), String> {
         match self.line_in(LONG)? {
             Some(line) if line == expected => Ok(()),
@@ -157,7 +158,8 @@ impl Drop for Program {
     }
 }
 
-/// The steps that had not ended while the server held these kinds of requests.
+/// Follows the program's steps until it prints `ready`, while the server holds these kinds of
+/// requests. Returns the steps that ended only when the server went on.
 fn late_steps(disk: &mut Disk, program: &mut Program, kinds: u64) -> Result<Vec<String>, String> {
     let mut late = Vec::new();
     let mut step = String::new();
@@ -184,8 +186,8 @@ fn late_steps(disk: &mut Disk, program: &mut Program, kinds: u64) -> Result<Vec<
     }
 }
 
-/// Runs the program while the server of its file hangs. Returns the steps that waited for it; `Err`
-/// for other errors.
+/// Runs the program while the server of its file hangs. Returns the steps that waited for the
+/// server; `Err` for other errors.
 pub fn run(
     disk: &mut Disk,
     program: &Path,

@@ -58,7 +58,7 @@ static int others(void)
 }
 
 /* Changes the effective user repeatedly while `work` runs, then drops all rights permanently.
- * `variable` names the library. */
+ * The environment variable `variable` has the library's path. */
 static void drop_privileges(const char *variable, void (*work)(void))
 {
     const char *library = getenv(variable);

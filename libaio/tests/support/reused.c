@@ -384,7 +384,7 @@ static void use(int at)
         size_t half = direct ? op->len / 2 : op->len ? below(op->len) : 0;
         op->iov[0] = (struct iovec){op->twins, half};
         op->iov[1] = (struct iovec){op->twins + half, op->len - half};
-        /* io_uring reads no bytes of a directory without an error. */
+        /* On io_uring, a read of no bytes of a directory is no error: this reads one byte more. */
         if (kind == DIRECTORY)
             op->len++;
         if (what == SYNC)

@@ -146,8 +146,8 @@ impl Body {
 
     /// `struct fuse_attr`.
     pub fn attributes(self, node: u64, size: u64, mode: u32) -> Self {
-        // Number, size, blocks; three times in seconds, and then their nanoseconds; mode, links,
-        // owner, device, block size, flags.
+        // Number, size, blocks; three timestamps in seconds, and then their nanoseconds; mode,
+        // links, owner, device, block size, flags.
         self.long(&[node, size, size / 512, 0, 0, 0])
             .int(&[0, 0, 0])
             .int(&[mode, 1, 0, 0, 0, 4096, 0])
@@ -193,7 +193,7 @@ pub fn mount() -> Result<(File, PathBuf), String> {
 /// The descriptors that are readable, after this time (in milliseconds) at the latest.
 pub fn readable<const N: usize>(fds: [RawFd; N], milliseconds: i32) -> [bool; N] {
     let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: as many of them.
+    // SAFETY: `polled` has N entries.
     unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, milliseconds) };
     polled.map(|one| one.revents != 0)
 }

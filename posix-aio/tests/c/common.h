@@ -1,4 +1,4 @@
-/* What the POSIX AIO programs share beyond answers.h: control blocks, one request at a time.
+/* What the POSIX AIO programs share beyond answers.h: functions that make and end requests.
  *
  * Each program is built twice, the second time with -D_FILE_OFFSET_BITS=64, where every function
  * is its 64 variant. */
@@ -103,8 +103,8 @@ UNUSED static void put(int fd, const char *text)
         die("write");
 }
 
-/* Waits until all other threads of this process sleep. Natively, such a thread is a helper in
- * its call. */
+/* Waits until all other threads of this process sleep. Natively, these are helper threads inside
+ * the system calls of their requests. */
 UNUSED static void until_others_sleep(void)
 {
     for (int quiet = 0, i = 0; quiet < 20; i++) {

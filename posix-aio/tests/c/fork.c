@@ -67,8 +67,8 @@ static void busy_parent(void)
     request("[aio_read success] the parent's next read", aio_read, &cb);
 }
 
-/* Makes the parent's helper idle. It certainly is idle once the lock is free after the
- * notification that it sent under the lock. */
+/* Makes the parent's helper idle. Natively, the helper sends the notification under a lock, and
+ * is idle once the lock is free again. */
 static void idle_parent(void)
 {
     struct aioinit init = {.aio_threads = 1, .aio_num = 32, .aio_idle_time = 20};

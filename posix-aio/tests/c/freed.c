@@ -49,7 +49,7 @@ static int retire(struct one *one)
     return right;
 }
 
-/* Looks at the request again and again, which sees its end as early as possible. */
+/* Polls the request in a loop, so that its end is seen as early as possible. */
 static long polled(void)
 {
     long right = 0;

@@ -14,7 +14,7 @@ static void sync_it(const char *name, int op, int fd)
     say(name, "%s", state(&cb));
 }
 
-/* An fsync comes behind the writes of its descriptor, and behind no others. */
+/* An fsync waits for earlier writes of its descriptor, and for no others. */
 static void order(void)
 {
     enum { N = 64 };

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         return strcmp(argv[1], "child") != 0;
     fd = temp_file(16 * PAGE);
-    /* The time limit for many more cycles than usual. */
+    /* More children than usual need a longer time limit. */
     alarm((unsigned)number("URINGLET_TEST_SECONDS", SECONDS_MAX));
     long rounds = 500, right = 0;
     for (int i = 0; i < 50; i++)

@@ -76,7 +76,7 @@ static void lists(void)
 static pthread_t waiting;
 static int pipe_of_it[2];
 
-/* Sends three signals. If the waiter returns from none, it writes data for the read. */
+/* Sends three signals to the sleeping waiter. Once it sleeps again, writes data for the read. */
 static void *disturb(void *tid)
 {
     for (int i = 0; i < 3; i++) {

@@ -46,7 +46,7 @@ int main(void)
             die("pipe");
         (void)fcntl(ends[i][1], F_SETPIPE_SZ, (int)size);
         buffers[i] = pages(size);
-        /* This page must not be adjacent to the next. */
+        /* One page more, so that this buffer is not adjacent to the next one. */
         pages(PAGE);
         cbs[i] = (struct aiocb){.aio_fildes = ends[i][0], .aio_buf = buffers[i]};
         cbs[i].aio_nbytes = size;

@@ -114,7 +114,7 @@ static inline void io_set_callback(struct iocb *iocb, io_callback_t callback)
 	iocb->data = both.data;
 }
 
-/* Sets all of a request. Not for programs. */
+/* Initializes a request, for the functions below. Programs do not call it. */
 static inline void __io_prep(struct iocb *iocb, int command, int fd)
 {
 	memset(iocb, 0, sizeof(*iocb));

@@ -240,7 +240,7 @@ fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
     Ok(Output { status, stdout: all(stdout)?, stderr: all(stderr)? })
 }
 
-/// A remark for the reader beside the general notices.
+/// A notice about jobs with threads, if there are any: fio counts less of their CPU time.
 fn difference(files: &[JobFile]) -> Option<String> {
     files.iter().any(|file| file.says("thread")).then(|| {
         "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that of \

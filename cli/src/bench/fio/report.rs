@@ -61,7 +61,7 @@ impl<'a> Measured<'a> {
         }
     }
 
-    /// A line for each round.
+    /// The lines of the CSV file: one for each round.
     fn records(&self) -> Vec<Record> {
         let record = Record::default()
             .with("job", self.job)

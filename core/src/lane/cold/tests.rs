@@ -340,7 +340,7 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
         reads.file.read_exact_at(buffer, (at * STRIDE) as u64).unwrap();
     });
     let fd = reads.file.as_raw_fd();
-    // Asks for the kind of the file system, because the refused call cannot tell.
+    // Asks whether the file system is local. A try would show that, but is refused here.
     descriptor::prove(fd, false);
     let (quick_us, rate) = (15, sys::ticks_per_us());
     let (mut quick_in_a_row, deadline) = (0, Instant::now() + LONG);

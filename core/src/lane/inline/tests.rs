@@ -17,8 +17,8 @@ use crate::sqe::{FILE_POSITION, Sqe};
 const AT_START: &[u8] = b"ffff";
 const APPENDED: &[u8] = b"aaa";
 
-/// The contents of a file after these writes were submitted, `together` or one by one, before the
-/// thread waited.
+/// The contents of a file after these writes, appends or writes at the start. They are submitted
+/// `together` or one by one, and executed by the wait that follows.
 fn written(appends: &[bool], together: bool) -> Vec<u8> {
     let instance = Instance::new(&Builder::default().entries(8)).unwrap();
     instance.leave_alone();
@@ -35,7 +35,7 @@ fn written(appends: &[bool], together: bool) -> Vec<u8> {
     };
     let entries: Vec<_> = appends.iter().map(entry).collect();
     for some in entries.chunks(if together { entries.len() } else { 1 }) {
-        // SAFETY: the buffers are there for good.
+        // SAFETY: the buffers are static.
         assert_eq!(unsafe { instance.submit(some) }.accepted, some.len());
     }
     let count = entries.len() as u32;
@@ -71,7 +71,7 @@ impl Reused {
         let open =
             |append| std::fs::File::options().write(true).append(append).open(&path).unwrap();
         let becomes = |file: &std::fs::File| {
-            // SAFETY: nobody has the number.
+            // SAFETY: nothing else in this process uses the number.
             assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
         };
         becomes(&open(false));
@@ -105,7 +105,7 @@ impl Drop for Reused {
 fn submit_writes(instance: &Instance, fd: i32, parts: &'static [&'static [u8]]) {
     for &part in parts {
         let entry = Entry { sqe: Sqe::write(fd, part, 0), data: 0, notify: -1 };
-        // SAFETY: the buffers are there for good.
+        // SAFETY: the buffers are static.
         assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
     }
 }

@@ -77,7 +77,7 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     fn events(&self) -> RawFd;
 }
 
-/// The kernel's wait is refused: sleeps for some time instead.
+/// The kernel refuses the call that sleeps: sleeps for a tick instead.
 pub(super) fn nap() -> SleepEnd {
     sys::nap(TICK);
     SleepEnd::TimedOut
@@ -102,7 +102,8 @@ impl Eventfds {
         Self { wake, events, armed: AtomicBool::new(false), read: AtomicU32::new(0) }
     }
 
-    /// The requests were read; the kernel may complete them from now on.
+    /// The calling thread has read the requests, and hands them over next. From then on the kernel
+    /// may complete them.
     pub(super) fn before_submit(&self) {
         self.read.fetch_add(1, Ordering::Release);
     }

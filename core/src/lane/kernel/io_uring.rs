@@ -143,8 +143,8 @@ impl Uring {
     }
 
     /// The calling thread hands requests over. Another thread may have been the only one to do so,
-    /// and may sleep without checking again. It is woken, and then sleeps for a tick at most: the
-    /// kernel does not interrupt the calling thread for its requests.
+    /// and may sleep without a limit. That thread is woken, and from then on sleeps for a tick at
+    /// most. The reason: the kernel does not interrupt the calling thread to finish its requests.
     fn issue(&self) {
         let now = this_thread();
         let before = self.issuer.load(Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl Uring {
     }
 
     fn read_ring(&self, done: &mut [Harvested]) -> usize {
-        // SAFETY: the one reaper.
+        // SAFETY: the caller is the one reaper, and only the reaper reads this queue.
         let mut queue = unsafe { self.ring.completion_shared() };
         let mut n = 0;
         while n < done.len()

@@ -51,7 +51,7 @@ pub(super) struct LinuxAio {
     fds: Eventfds,
 }
 
-// SAFETY: numbers, and all of them 0.
+// SAFETY: an iocb is numbers only, and the default of each is 0.
 unsafe impl Zero for UnsafeCell<Iocb> {
     fn zero() -> Self {
         Self::default()
@@ -255,7 +255,7 @@ impl Backend for LinuxAio {
                 (iocb.flags, iocb.resfd) = (FLAG_RESFD, events as u32);
             }
             let place = self.iocbs[slot as usize].get();
-            // SAFETY: the place belongs to the slot's holder.
+            // SAFETY: the iocb of a slot belongs to the thread that holds the slot: this one.
             unsafe { *place = iocb };
             *pointer = place;
         }

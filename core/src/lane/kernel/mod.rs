@@ -215,7 +215,8 @@ impl KernelLane {
         board.pop_started(&self.queue)
     }
 
-    /// The context is destroyed and nothing is in flight: no thread collects any more.
+    /// Closes the interface, which frees scarce resources of the host. The context is destroyed,
+    /// and nothing is in flight. No thread collects after this.
     pub(crate) fn close(&self) {
         if let Some((reaping, backend)) = self.try_reap() {
             backend.close();
@@ -279,7 +280,7 @@ impl KernelLane {
                 }
                 match self.hand_over.proceed(turn) {
                     Some(next) => turn = next,
-                    // The call took long, and another thread goes on.
+                    // The call took long: the watchdog has freed the right for another thread.
                     None => return,
                 }
             }
@@ -326,11 +327,11 @@ impl KernelLane {
             batch.give_away(taken);
             self.note_refusal(errno, how);
             if errno < 0 {
-                // A thread either executes the request or reports the error, whatever the reason
-                // is.
+                // The kernel refuses this request, for any reason. A thread executes it, and either
+                // succeeds or reports the error.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
                 if let Some(refused) = batch.next() {
-                    // The descriptor is not closed while the request is handed over.
+                    // Always true: no thread closes the descriptor during the hand-over.
                     let _ = refused.slot().take_back();
                     board.forward(refused, Route::Pool, Executor::Kernel);
                 }
@@ -431,8 +432,8 @@ impl KernelLane {
                 return Ok(false);
             }
             if copies {
-                // SAFETY: who has the right to collect has what is in the kernel's hands. The
-                // kernel has just read the vector.
+                // SAFETY: this thread has the right to collect, so no other thread ends the
+                // request. The kernel has just read the vector, so it can be read.
                 unsafe {
                     let mut request = board.in_hand(index);
                     request.refused = exec::copy_in(&mut request).err().unwrap_or(0) as i16;
@@ -550,7 +551,7 @@ impl KernelLane {
                 let (slot, result) = done[at];
                 // If the kernel has not executed the request, or only a part, a thread executes it
                 // or reports the error.
-                // SAFETY: the kernel has given it back, and tells of it once.
+                // SAFETY: the kernel has completed the request, and reports each one once.
                 let request = unsafe { board.in_hand(slot) };
                 let short = || partly && result >= 0 && (result as u64) < transfer_len(&request);
                 let again = (is_retried(result) || short()) && board.slot(slot).take_back();

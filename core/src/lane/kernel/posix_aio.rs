@@ -64,7 +64,7 @@ fn next(name: &CStr) -> Option<*mut c_void> {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
     // glibc before 2.34 has these functions in a separate library.
     let of_library = |library: &CStr| {
-        // SAFETY: NUL-terminated names; the library is loaded already, and never goes.
+        // SAFETY: NUL-terminated names; the library is loaded already, and never unloaded.
         unsafe {
             let handle = libc::dlopen(library.as_ptr(), flags);
             let found = if handle.is_null() { handle } else { libc::dlsym(handle, name.as_ptr()) };
@@ -214,7 +214,7 @@ impl List {
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
         let time = sys::timespec(TICK);
-        // SAFETY: blocks of contexts that the notifier holds, in flight or done all the time.
+        // SAFETY: the notifier holds the contexts, and no listed block is used again meanwhile.
         unsafe {
             (functions.suspend)(self.blocks.as_ptr(), self.len as c_int, &raw const time);
         }
@@ -506,7 +506,7 @@ impl Backend for Arc<PosixAio> {
             };
             block.aio_fildes = fd;
             let place = self.block(state.begin(slot, file, descriptor, tell));
-            // SAFETY: the place was free, so it is not in flight; the buffer is the request's.
+            // SAFETY: the block was free, so it is not in flight; the buffer is the request's.
             let ret = unsafe {
                 *place = block;
                 let call = if write { self.functions.write } else { self.functions.read };

@@ -30,7 +30,7 @@ fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
     assert_eq!(unsafe { instance.submit(&entries) }.accepted, entries.len());
     let mut linked = 0;
     while linked < FSYNCS {
-        // Each thread that comes executes the inline queue.
+        // The poll passes the fsyncs from the inline queue on to the seat, unless a worker does.
         instance.poll();
         std::thread::yield_now();
         linked = 0;
@@ -80,7 +80,7 @@ fn a_thread_of_the_program_does_its_own_only() {
     let sync = &instance.lanes().sync;
     let slots = instance.board().free_slots().take_counted(2, &mut ());
     for &slot in slots.as_slice() {
-        // SAFETY: just taken.
+        // SAFETY: the slot was just taken, so this thread alone has it.
         let mut request = unsafe { instance.board().in_hand(slot) };
         (request.sqe, request.kind) = (Sqe::fsync(file.as_raw_fd()), Kind::Sync);
         request.slot().fill(u64::from(slot), file.as_raw_fd(), -1);

@@ -23,7 +23,7 @@ fn what_waits_for_a_worker_has_its_file_after_the_program_has_closed_it() {
     let opened = std::fs::File::open(folder.path()).unwrap();
     // The entry is a copy: the path is read at submit.
     let sqe = Sqe::openat(opened.as_raw_fd(), c"file", libc::O_RDONLY | libc::O_CLOEXEC, 0);
-    // SAFETY: the path is there for good.
+    // SAFETY: the path is static.
     let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
     assert_eq!(submitted.accepted, 1);
     instance.before_close(opened.as_raw_fd());
@@ -46,7 +46,7 @@ fn what_waits_for_a_worker_has_its_file_after_the_program_has_closed_it() {
 fn what_no_thread_can_be_had_for_is_refused_and_not_left_lying() {
     let instance = Instance::new(&Builder::default().entries(4)).unwrap();
     instance.have_no_threads();
-    // SAFETY: the paths are there for good.
+    // SAFETY: the path is static.
     let submit = || unsafe {
         let sqe = Sqe::openat(libc::AT_FDCWD, c"/", libc::O_PATH | libc::O_CLOEXEC, 0);
         instance.submit(&[Entry { sqe, data: 0, notify: -1 }])

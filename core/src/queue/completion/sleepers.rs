@@ -28,7 +28,7 @@ impl Concern {
     /// `asks` is called with these words for each completion, under a lock: it must not block.
     ///
     /// # Safety
-    /// Any thread may call it, as long as the context exists.
+    /// Any thread may call `asks` with these words, as long as the context exists.
     pub unsafe fn new(asks: unsafe fn(&[u64; 8], &IoEvent) -> bool, words: &[u64]) -> Self {
         let mut all = [0; 8];
         all[..words.len()].copy_from_slice(words);
@@ -42,7 +42,7 @@ impl Concern {
     }
 
     fn is_about(&self, event: &IoEvent) -> bool {
-        // SAFETY: as was promised when it was made.
+        // SAFETY: the contract of [`Concern::new`]; the context exists, because its queue asks.
         unsafe { (self.asks)(&self.words, event) }
     }
 }

@@ -124,7 +124,8 @@ impl Stream {
     fn place_of(&self, new: &PolledRequest, is_served: bool) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
         let first = if is_served { None } else { others.next() };
-        // The request was not known to be of this stream before: it goes in front of later ones.
+        // If `new` comes late, because its descriptor was not known as a stream's, it may go even
+        // in front of the first request.
         let first = first.filter(|(_, first)| new.comes_before(first));
         let behind = |other: &PolledRequest| {
             other.priority > new.priority
@@ -263,8 +264,8 @@ impl Streams {
     }
 
     /// Takes requests of a descriptor that are ready, or were not tried yet, off the list. These
-    /// are all polls, the read that has waited longest, and the write that has waited longest. Each
-    /// may leave nothing for the next one.
+    /// are all polls, the read that has waited longest, and the write that has waited longest.
+    /// Later transfers stay on the list, because these may leave nothing for them.
     pub(super) fn take_ready(&mut self, fd: RawFd) -> Vec<(PolledRequest, i16)> {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
@@ -342,7 +343,7 @@ impl Streams {
 
     /// Takes a request of a descriptor off the list, if it is there. Also returns whether the
     /// stream has other requests. In some contexts, the first transfer of a stream counts as being
-    /// executed, as in the C library (aio_cancel(3)). It is not taken.
+    /// executed, as in the C library (aio_cancel(3)). Such a transfer stays on the list.
     pub(super) fn remove(
         &mut self,
         fd: RawFd,
@@ -423,7 +424,7 @@ impl Streams {
 
 impl PolledRequest {
     fn move_to(&mut self, fd: RawFd, copy: Option<Arc<Copied>>) {
-        // A worker's request is here only to keep its place before the others.
+        // A worker executes a request that was passed on: its entry only keeps later ones waiting.
         if self.passed_on == 0 {
             // SAFETY: on the list, whose lock is held, so it is ours alone.
             let mut request = unsafe { self.owner.board().in_hand(self.slot) };

@@ -26,7 +26,7 @@ fn started<'a>(
     number: u64,
 ) -> crate::request::Started<'a> {
     let slot = board.free_slots().take_one(&mut ()).unwrap();
-    // SAFETY: just taken.
+    // SAFETY: the slot was just taken, so this thread alone has it.
     let mut request = unsafe { board.in_hand(slot) };
     request.sqe = Sqe::read(fd, &mut buffer[..], 0).user_data(number);
     (request.kind, request.notify) = (Kind::Read, -1);
@@ -63,7 +63,7 @@ fn reads_in_order(nonblocking: bool, after: impl FnOnce(&Poller)) {
 fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_submission() {
     for nonblocking in [false, true] {
         reads_in_order(nonblocking, |_| {});
-        // The thread has seen that there is data for the second read.
+        // The poller's thread has seen the second read before the first, and holds it back.
         reads_in_order(nonblocking, |poller| {
             let deadline = Instant::now() + Duration::from_secs(60);
             let is_held = || lock(&poller.state).streams.waiting().any(|one| one.held);
@@ -286,8 +286,8 @@ fn a_read_that_is_being_tried_while_its_number_gets_another_file_keeps_its_own()
     let tried = take(poller);
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| instance.before_close_range(&(fd..=fd), false));
-        // The call waits for the request that is being tried, and finds it when it is on the list
-        // again.
+        // `before_close_range` waits for the request that is being tried, and finds it when it is
+        // on the list again.
         serve(poller, tried);
         closing.join().unwrap();
     });

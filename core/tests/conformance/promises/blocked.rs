@@ -80,7 +80,7 @@ fn blocked_opens_stop_nothing_else_and_are_all_released() {
         let results = by_user_data(&reap_all(&mut context));
         assert_eq!(results.len(), 500);
         assert!((0..500).all(|at| results[&at] == BLOCK as i32));
-        // Requests that need a worker of either kind run one after the other, and all together.
+        // These requests need workers of both kinds. They run one at a time, then all together.
         let path = c_path(dir.path());
         let mut status = std::mem::MaybeUninit::<libc::statx>::uninit();
         let others = [

@@ -29,7 +29,7 @@ fn a_waiting_poll_can_be_cancelled() {
     assert_eq!(errno(context.cancel(7)), libc::ENOENT);
 }
 
-/// The engine takes the number for a file's. A worker may try the read, and finds a pipe.
+/// The engine takes the number for a file's. A worker may try the read, and then finds a pipe.
 #[test]
 fn a_read_of_a_pipe_can_be_cancelled_where_a_file_had_its_number() {
     let _bound = bounded(2 * LONG);
@@ -112,7 +112,7 @@ fn one_that_was_cancelled_and_reaped_makes_room_for_one() {
         let mut context = full_of_reads(&file, &mut buffers);
         let most = context.entries();
         (0..most as u64).for_each(|at| drop(context.cancel(at)));
-        // Other requests have completed, and were not reaped.
+        // One completion is reaped. The others stay, and keep their slots.
         assert!(wait_until(|| context.reap().is_some()));
         push(&mut context, Sqe::nop());
         assert_eq!(context.submit().ok(), Some(1), "round {round}: one was reaped");
@@ -176,8 +176,8 @@ fn every_request_completes_once_while_another_thread_cancels() {
                 push(&mut context, sqe.user_data(next));
                 next += 1;
             }
-            // Cancelled requests may hold their places for a moment: all will be accepted, but not
-            // always at once.
+            // A cancelled request may hold its slot for a moment: all entries will be accepted, but
+            // not always at once.
             assert!(wait_until(|| {
                 let _ = context.submit();
                 context.pushed() == 0

@@ -41,7 +41,7 @@ fn cold_reads_find_what_is_there_while_the_cache_comes_and_goes() {
     println!("{SEED}={seed}");
     let mut random = Random::new(seed);
     let (file, content) = file();
-    // A cancelled request may keep its place for a while.
+    // A cancelled request may hold its slot for a while, so there are twice as many as buffers.
     let mut context = context(2 * DEPTH as u32);
     let mut buffers = vec![vec![0u8; 4 * PAGE]; DEPTH];
     // For each buffer: its offset, its length, and the number of its request.
@@ -123,8 +123,8 @@ fn a_cold_read_that_is_stuck_holds_up_no_other() {
         push(&mut context, Sqe::read(fd, &mut buffer[..], offset(at + 1)).user_data(at as u64));
     }
     submit_all(&mut context);
-    // No thread waits: a waiting thread could be the stuck one, if the device answers while it
-    // tries.
+    // No thread waits. A waiter could get stuck: it tries the reads without waiting for the device,
+    // but copies a page that has arrived.
     let mut cqes = Vec::new();
     let others_came = wait_until(|| {
         cqes.extend(context.reap());

@@ -1,4 +1,4 @@
-//! An eventfd of the context's own, and cancelling by descriptor.
+//! A context counts up an eventfd for its completions. Requests are cancelled by descriptor.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -59,7 +59,8 @@ fn an_eventfd_that_was_taken_back_is_not_told() {
     assert_eq!(left.kind(), std::io::ErrorKind::WouldBlock, "told");
 }
 
-/// The context has a descriptor of its own: a number that the program has closed is not written to.
+/// The context uses a duplicate of the descriptor. It does not write to the number that the program
+/// has closed.
 #[test]
 fn an_eventfd_that_was_closed_is_told_all_the_same() {
     let _bound = bounded(2 * LONG);
@@ -71,7 +72,7 @@ fn an_eventfd_that_was_closed_is_told_all_the_same() {
     let mut buffers = vec![[0; BLOCK]; 8];
     push_reads(&mut context, &file, &mut buffers);
     drop(eventfd);
-    // Pushed entries keep the eventfd that was set then.
+    // Entries keep the eventfd that was set when they were pushed.
     context.set_eventfd(None).unwrap();
     submit_all(&mut context);
     wait_for(&mut context, 8);

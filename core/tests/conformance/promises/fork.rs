@@ -58,15 +58,14 @@ fn a_child_of_a_fork_gets_einval_and_can_make_its_own() {
     isolated(|| {
         let mut context = context(256);
         let mut pipes = Pipes::new(1);
-        // Poller, workers and watchdog exist. One read is in flight, and one is complete and not
-        // reaped.
+        // Poller, workers and watchdog exist. A read of a pipe is in flight, and a nop is complete
+        // and not reaped.
         busy(&mut context, &mut pipes);
         push(&mut context, Sqe::nop().user_data(1));
         submit_all(&mut context);
         wait_for(&mut context, 1);
         let file = file_with(&pattern(1, BLOCK));
-        // SAFETY: the child works on with what fork leaves it, as the promise says it can, and
-        // exits.
+        // SAFETY: the child does only what the library promises to a child of a fork, and exits.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const PAGE: usize = 4096;
 /// The distance of reads, so that none of them reads ahead for another.
 const APART: usize = 64 * PAGE;
-/// Everything before this offset has been read.
+/// The reads of [`Hung::get_known`], and what they read ahead, are before this offset.
 const READS_BEGIN: usize = 1 << 20;
 const WRITES_BEGIN: usize = 8 << 20;
 
@@ -158,7 +158,7 @@ impl Hung {
         self.requests.push(request);
     }
 
-    /// Submits two reads, a write and an fsync, at places that were not used before.
+    /// Submits two reads, a write and an fsync, at offsets that were not used before.
     fn submit(&mut self) {
         let fd = self.file.as_raw_fd();
         for kind in [Kind::Read, Kind::Read, Kind::Write, Kind::Sync] {
@@ -270,7 +270,8 @@ impl Hung {
         self.submit();
         self.submit();
         self.say(Said::Waiting);
-        // Requests that have not begun are cancelled.
+        // The test waits until the server holds a read. Requests that have not begun by then are
+        // cancelled.
         self.told.recv().expect("the test");
         let Self { context, file, mut requests, said, told } = self;
         let _ = said.send(Said::Begin("end"));
@@ -335,7 +336,8 @@ impl Thread {
     }
 }
 
-/// The steps that had not ended while the server held requests.
+/// Runs the steps while the server holds requests of these kinds. Returns the steps that ended only
+/// when the server went on.
 fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
     let thread = Thread::start(disk, case, |mut hung| hung.steps());
     assert!(matches!(thread.next_in(LONG), Some(Said::Ready(_))), "nothing is held yet");

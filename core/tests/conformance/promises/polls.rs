@@ -1,4 +1,5 @@
-//! A poll sees every buffered request that was submitted before it and does not sleep.
+//! A poll (a wait for no completions) finds the completions of all buffered requests that were
+//! submitted before it, if they do not sleep.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -51,7 +52,7 @@ fn a_poll_sees_each_buffered_write_that_was_submitted_before_it() {
     assert_eq!(missed, 0, "of {written} writes");
 }
 
-/// The kinds of transfers.
+/// A transfer of one of four kinds.
 fn transfer(kind: u64, file: &File, buffer: &mut [u8], parts: &[libc::iovec; 2]) -> Sqe {
     match kind % 4 {
         0 => Sqe::read(file.as_raw_fd(), buffer, 0),

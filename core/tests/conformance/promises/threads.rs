@@ -19,8 +19,9 @@ fn our_threads_block_all_signals() {
             |name: &str| our_threads().iter().any(|thread| thread.name.starts_with(name));
         assert!(wait_until(|| is_there("uringlet-work") && is_there("uringlet-poll")));
         let threads = our_threads();
-        // All but SIGKILL and SIGSTOP, the C library's own, and SIGSYS. A filter sends SIGSYS for a
-        // call that a thread makes, and if the thread blocks it, the process ends.
+        // The threads block all signals but SIGKILL, SIGSTOP, the C library's own, and SIGSYS. A
+        // filter sends SIGSYS to the thread that makes a call. If the thread blocks SIGSYS, the
+        // process ends.
         let open: Vec<i32> = (32..libc::SIGRTMIN()).chain([libc::SIGSYS]).collect();
         let wanted = (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal));
         let wanted = wanted.filter(|signal| !open.contains(signal));
@@ -34,7 +35,7 @@ fn our_threads_block_all_signals() {
                 Some(u64::from_str_radix(line["SigBlk:".len()..].trim(), 16).unwrap())
             };
             let is_right = |blocked: u64| blocked & wanted == wanted && blocked & librarys == 0;
-            // The C library blocks all of them until a new thread has begun.
+            // The C library blocks all signals in a new thread until the thread has begun.
             let right = wait_until(|| blocked().is_none_or(is_right));
             assert!(right, "{} blocks {:x?}", thread.name, blocked());
         }
@@ -71,7 +72,7 @@ fn a_change_of_the_user_reaches_all_threads() {
             assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);
         }
         let mut seen = Vec::new();
-        // The C library leaves out a thread that is about to end.
+        // The C library does not change the ids of a thread that is about to end.
         let are_all_changed = wait_until(|| {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
             seen = tasks.filter_map(|task| ids(&task.path())).collect();

@@ -1,5 +1,5 @@
-//! One program, compiled with `tokio::fs` and with `uringlet::fs`: it sees the same. This module
-//! also makes the table of the book's page for users of tokio.
+//! One program is compiled with `tokio::fs` and with `uringlet::fs`, and gets the same results.
+//! This module also makes the table in the book's page for users of tokio.
 
 use std::path::Path;
 

@@ -146,8 +146,8 @@ impl Queue for Libaio {
     fn submit(&mut self) -> std::io::Result<()> {
         let mut rest = self.prepared.as_mut_slice();
         while !rest.is_empty() {
-            // SAFETY: `rest` points to pointers to filled iocbs, which the kernel copies; the
-            // buffers in them are promised by `prepare`.
+            // SAFETY: `rest` points to pointers to filled iocbs, which the kernel copies. The
+            // callers of `prepare` keep their buffers valid.
             let accepted = unsafe {
                 libc::syscall(libc::SYS_io_submit, self.context, rest.len(), rest.as_mut_ptr())
             };

@@ -1,4 +1,5 @@
-//! The native sides: the shortest fair loops over pread/pwrite, Linux AIO, io_uring and POSIX AIO.
+//! The native engines: pread/pwrite, Linux AIO, io_uring and POSIX AIO, with as little code as
+//! possible.
 //!
 //! The native engines make their own system calls and share nothing with uringlet, so that
 //! uringlet's overhead is visible. None registers files or buffers, because no engine of uringlet

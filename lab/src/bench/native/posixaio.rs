@@ -59,10 +59,9 @@ unsafe extern "C" {
     fn aio_init(init: *const AioInit);
 }
 
-/// Lets the C library have a thread for each of many descriptors, instead of 20. The C library
-/// accepts this once, before the first request of the process. So it must be enough for uringlet's
-/// engine `posix_aio` as well: 64 duplicates, and the descriptor that wakes it. Here, one
-/// descriptor has one thread in any case.
+/// Raises the C library's maximum number of threads, one for each descriptor, from 20 to 128. A new
+/// maximum has an effect only before the first request of the process. So this one must be enough
+/// for the 64 duplicates of uringlet's engine `posix_aio`, too. This engine needs one thread only.
 fn size_once() {
     #[cfg(target_env = "gnu")]
     {
@@ -82,8 +81,8 @@ impl Queue for Posixaio {
     unsafe fn prepare(&mut self, request: Request) {
         let Request { fd, operation, buffer, offset, slot } = request;
         let block = self.blocks[slot].get();
-        // SAFETY: a slot that is prepared is not in flight, so nobody else looks at its block; the
-        // C library takes the fields by name and keeps its own ones itself.
+        // SAFETY: the slot is not in flight, so nothing else uses its block. Only public fields are
+        // set: the C library's private fields keep their values.
         unsafe {
             (*block).aio_fildes = fd;
             (*block).aio_buf = buffer.cast();
@@ -99,7 +98,7 @@ impl Queue for Posixaio {
         for (slot, operation) in self.prepared.drain(..) {
             let block = self.blocks[slot].get();
             // SAFETY: the block is filled, and neither moved nor freed before the request is
-            // complete (drop waits); the buffer in it is promised by `prepare`.
+            // complete (drop waits). The caller of `prepare` keeps the buffer valid.
             let result = unsafe {
                 match operation {
                     Operation::Read => libc::aio_read(block),

@@ -45,8 +45,8 @@ pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
     let add_list = |nodes: &[Node<Item>], items: &[Item]| {
         let mut chain = Chain::new();
         for (node, &item) in nodes.iter().zip(items) {
-            // SAFETY: a producer has two sets of nodes, and uses one again when all of it was
-            // drained.
+            // SAFETY: each node belongs to one producer, which uses it again or drops it only after
+            // all its nodes were drained.
             unsafe { chain.add(node, item) };
         }
         assert_ne!(list.add(chain), Owner::Gone);

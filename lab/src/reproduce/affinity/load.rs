@@ -25,7 +25,7 @@ pub struct Run {
     pub queue_remote: u64,
     pub completion_local: u64,
     pub completion_remote: u64,
-    /// Completed in the cell of the submitting thread.
+    /// Completed in the submitting thread's cell (its NUMA node, cache or core).
     pub completion_home: u64,
     pub completion_away: u64,
     /// Times that a request went from one CPU to another.

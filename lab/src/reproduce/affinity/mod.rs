@@ -1,8 +1,10 @@
 //! The CPUs of submissions and completions matter on machines with many caches (Linux block layer,
 //! 2008).
 //!
-//! Three CPUs are placed independently: one runs the application, one hands requests over to the
-//! kernel, and one completes requests. The counters of each row prove its placement.
+//! Three CPUs are chosen independently: one runs the application, one hands requests over to the
+//! kernel, and one completes requests. The counters of each row prove its placement. They tell CPUs
+//! of one cell from CPUs of others. A cell is a NUMA node, the CPUs with a common cache, a core, or
+//! the whole machine.
 
 mod cycles;
 mod filesystem;
@@ -106,7 +108,7 @@ struct Settings {
     rounds: u32,
     seconds: f64,
     file_size: u64,
-    /// The kind of a cell on this machine.
+    /// The kind of the cells on this machine, such as NUMA nodes.
     cell: String,
     cells: Vec<String>,
     /// The CPU that serves the disk's interrupt.
@@ -302,7 +304,7 @@ fn measure(
 /// The paths of `queue/rq_affinity` for each disk of the file: the kernel's own switch.
 struct Switch(Vec<PathBuf>);
 
-/// Restores the kernel's switches.
+/// The earlier values of the kernel's switches, which are restored when this is dropped.
 struct Before<'a>(Vec<(&'a PathBuf, String)>);
 
 impl Switch {

@@ -51,7 +51,7 @@ pub struct Small {
 pub struct FileSystem {
     pub variant: String,
     pub phase: String,
-    /// Set to a CPU, or not.
+    /// 1: set to a CPU; 0: not set.
     pub queue_affinity: u8,
     pub completion_affinity: u8,
     pub rq_affinity: u8,

@@ -105,7 +105,7 @@ impl Against {
 /// The probability that at least `agree` of this many rounds agree, either way, if they are coin
 /// tosses.
 fn sign_test(agree: usize, rounds: usize) -> f64 {
-    // The end of the binomial distribution: each term from the previous one.
+    // The tail of the binomial distribution: each term is computed from the previous one.
     let mut term = 0.5f64.powi(rounds as i32);
     let mut tail = term;
     for more in 1..=rounds - agree {
@@ -446,7 +446,7 @@ impl Report {
             .with_notes(notes)
     }
 
-    /// MB/s of free placement.
+    /// MB/s of free placement with the `rq_affinity` of `back`.
     fn rate(&self, back: u8) -> Option<f64> {
         let (_, summary) = self.find(&What::Free { rq_affinity: back })?;
         Some(summary?.mb_per_s)

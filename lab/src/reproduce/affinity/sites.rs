@@ -1,4 +1,5 @@
-//! The CPUs of this machine for the letters of the publication.
+//! The CPUs of this machine for the letters of the publication. A cell is a set of CPUs that are
+//! near each other, such as those of a NUMA node or with a common cache.
 
 use serde::Serialize;
 use std::fmt;

@@ -57,7 +57,7 @@ pub struct Job<'a> {
 struct Shared<'a> {
     instance: Arc<Instance>,
     fd: RawFd,
-    /// The next record without a thread.
+    /// The next record that no thread has taken.
     next: AtomicU64,
     buffers: Buffers,
     /// Buffers that no request uses.
@@ -73,7 +73,7 @@ impl Shared<'_> {
         self.failure.lock().expect("nobody panics with it").get_or_insert(reason);
     }
 
-    /// The place in a buffer for the number of its record.
+    /// The first 8 bytes of a buffer, for the mark and the number of its record.
     fn stamp(&self, buffer: u32) -> *mut u64 {
         self.buffers.slot(buffer as usize).cast()
     }
@@ -99,8 +99,8 @@ impl Job<'_> {
             stop,
         };
         let figure = together(self.threads, cpus, || Ok(self.submit_and_take(&shared)));
-        // Nothing is in flight, unless the context failed; then this waits. The buffers are dropped
-        // after it.
+        // If the context failed, requests may be in flight: `close` waits for them. The buffers are
+        // dropped afterwards.
         shared.instance.close();
         if self.phase != Phase::Read {
             // The next job must not find this one's write-back under way.

@@ -15,7 +15,7 @@ use uringlet::{Context, EngineKind, Sqe};
 
 /// The submits of one thread, or of several.
 pub struct Submits {
-    /// Nanoseconds per call that accepted a whole batch of requests.
+    /// Nanoseconds of each call that accepted [`AT_A_TIME`] requests.
     calls: Histogram<u64>,
     time: Duration,
     steps: SubmitSteps,

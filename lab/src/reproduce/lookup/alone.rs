@@ -9,10 +9,10 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use uringlet::table::PAGE;
 
-/// Handles in a thread's list: the same number for any number of contexts, so that reading it costs
-/// the same.
+/// The minimum number of handles in a thread's list. The list has the same length for all smaller
+/// numbers of contexts, so that reading it costs the same.
 const TURNS: usize = 4096;
-/// Lookups between two readings of the clock, which then add less than 0.1 ns.
+/// Lookups between two readings of the clock: a reading then adds less than 0.1 ns to each lookup.
 const BETWEEN_LOOKS: usize = 512;
 
 /// One measurement.

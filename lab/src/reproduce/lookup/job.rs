@@ -24,7 +24,7 @@ pub const BLOCK: u64 = 1 << 10;
 /// Requests between two checks whether the user has asked to stop.
 const BETWEEN_LOOKS: u64 = 64;
 
-/// The figures of one way in one round.
+/// The figures of one engine in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figure {
     /// From the moment at which the threads may begin until the last has ended.
@@ -71,13 +71,13 @@ fn is_stamped(block: &[u8], thread: u64, number: u64) -> bool {
 
 /// One measurement.
 pub struct Job<'a> {
-    /// The way that executes it.
+    /// The engine that executes the requests.
     pub way: JobWay,
     /// The number of threads, and of contexts.
     pub jobs: usize,
     /// Requests of each thread.
     pub requests: u64,
-    /// The seed is the same for every way of a round, so that all get the same offsets.
+    /// The seed of the offsets: the same for all engines of a round.
     pub seed: u64,
     /// One file for each thread.
     pub files: &'a Files,
@@ -142,8 +142,8 @@ impl Job<'_> {
                     let result = self.run_one(number, &mut doer, &mut buffer, stop);
                     let last = all_done.wait().is_leader();
                     let end = last.then(|| (Instant::now(), cpu_time()));
-                    // Ending a context takes time that is not the job's; the buffer is dropped
-                    // after it.
+                    // The time in which a context ends is not part of the job. The buffer is
+                    // dropped after the context.
                     drop(doer);
                     drop(buffer);
                     (result, end)

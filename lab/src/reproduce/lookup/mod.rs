@@ -28,9 +28,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The maximum number of contexts: the table has this many pages if address space is not limited.
+/// The maximum number of contexts. Each takes a page of the table, which has twice as many pages if
+/// address space is not limited.
 const CONTEXTS_MAX: usize = 1 << 15;
-/// More threads than this do not occur in any program.
+/// The maximum number of threads of the job: few programs have more.
 const JOBS_MAX: usize = 1024;
 
 const EXAMPLES: &str = include_str!("../../../help/lookup-examples.txt");
@@ -99,7 +100,8 @@ impl Structure {
     const ALL: [Self; 3] = [Self::List, Self::Radix, Self::Table];
 }
 
-/// The way that does the job.
+/// The engine that executes the job's requests: a native one, or uringlet, with the structure in
+/// which it looks up its contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobWay {
     Psync,

@@ -35,7 +35,7 @@ keeps!(LookupCell, ns: f64, |cell| {
     format!("{structure}, {} contexts, {}", cell.contexts, report::threads(cell.threads))
 });
 
-/// The whole job, in one way.
+/// The whole job on one engine.
 #[derive(Debug, Serialize)]
 pub struct JobCell {
     pub jobs: usize,
@@ -267,8 +267,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// Lookups take 1 ns in the list, 2 ns in the radix tree and 3 ns in the table. A job takes as
-    /// many ms as the index of its way.
+    /// Lookups take 1 ns in the list, 2 ns in the radix tree and 3 ns in the table. The job takes
+    /// 1 ms on the first engine of [`JobWay::ALL`], 2 ms on the second, and so on.
     fn cells() -> (Vec<LookupCell>, Vec<JobCell>) {
         let mut lookups = Vec::new();
         for contexts in [1, 512] {

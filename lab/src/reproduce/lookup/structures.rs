@@ -1,5 +1,5 @@
-//! Three ways from a handle to its context: the kernel's list, the radix tree that was to replace
-//! it, and uringlet's table.
+//! Three structures that find the context of a handle: the kernel's list, the radix tree that was
+//! to replace it, and uringlet's table.
 //!
 //! The list and the radix tree are as the kernel's: a reader takes no lock and writes no shared
 //! line. RCU, for the kernel's readers, costs next to nothing; uringlet has a word per thread that
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use uringlet::table::{Look, PAGE, Pages, Table};
 
-/// A way from a handle to its value.
+/// A structure that finds the value of a handle.
 pub trait Lookup<T: Send + Sync>: Sync {
     /// The memory of the handles.
     fn memory(&mut self) -> &mut Memory<T>;
@@ -32,7 +32,7 @@ pub trait Lookup<T: Send + Sync>: Sync {
     /// As [`Table::allocate`].
     fn add(&mut self, value: T) -> Result<usize, i32> {
         let handle = self.memory().page()?;
-        // SAFETY: a new page.
+        // SAFETY: the page is new, so no other value has its address as the handle.
         unsafe { self.insert(handle, value) };
         Ok(handle)
     }
@@ -63,7 +63,7 @@ impl<T: Send + Sync> Drop for Memory<T> {
     fn drop(&mut self) {
         for pages in self.pages.drain(..) {
             self.table.remove(pages.address(), |_| {});
-            // SAFETY: of this table; the value was removed.
+            // SAFETY: the pages are of this table, and their value was removed.
             unsafe { self.table.free(pages) };
         }
     }
@@ -249,7 +249,7 @@ impl<T: Send + Sync> Drop for Radix<T> {
                 // SAFETY: the caller's contract: a branch.
                 let branch = unsafe { Box::from_raw(at.cast::<Branch>()) };
                 for below in branch.0 {
-                    // SAFETY: a branch's own, one level down.
+                    // SAFETY: a child of this branch, one level below it, which is freed here only.
                     unsafe { free::<T>(below.into_inner(), levels - 1) };
                 }
             }

@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// The way to answer a request of the kernel.
+/// The reply to a request of the kernel, by the kind of the request.
 enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),
@@ -131,7 +131,7 @@ struct Disk {
     // The context is dropped before the buffers of its requests, for which it waits.
     queue: Mutex<Queue>,
     slots: Arc<Slots>,
-    /// Filled in at the end.
+    /// Set when the file system ends.
     served: Arc<Mutex<Option<Served>>>,
 }
 
@@ -252,7 +252,8 @@ pub struct Image {
     pub path: PathBuf,
 }
 
-/// The counts of an image's context.
+/// The counts of an image's context. A cell is a NUMA node, the CPUs with a common cache, a core,
+/// or the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Served {
     pub reads: u64,
@@ -260,13 +261,14 @@ pub struct Served {
     pub fsyncs: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
-    /// Handed over in the cell of the thread that took the request from the kernel.
+    /// Requests executed or handed to the kernel in the cell of the thread that read them from
+    /// /dev/fuse.
     pub queue_local: u64,
-    /// Handed over in another cell.
+    /// Requests executed or handed to the kernel in another cell.
     pub queue_remote: u64,
-    /// Completed, and answered, in the cell of the disk's interrupt.
+    /// Requests completed and answered in the cell of the disk's interrupt.
     pub completion_local: u64,
-    /// Completed in another cell.
+    /// Requests completed and answered in another cell.
     pub completion_remote: u64,
     /// A text for the placement in effect.
     pub placement: String,
@@ -312,7 +314,7 @@ impl Image {
         let disk = Disk { file, part, queue, slots, served: Arc::clone(&served) };
         let fd = channel.as_raw_fd();
         let options = format!("fd={fd},rootmode=100600,user_id=0,group_id=0");
-        // Unmounted by force, so that nobody is left who needs an answer.
+        // A forced unmount ends the requests that still wait for an answer.
         let mount = Mount::new("uringlet", at, "fuse", &options, UnmountFlags::FORCE)?;
         let acl = SessionACL::Owner;
         let session = Session::from_fd(disk, channel.into(), acl, Config::default());

@@ -93,26 +93,26 @@ impl Loop {
         };
         let (image, control) = (open(image)?, open(Path::new("/dev/loop-control"))?);
         loop {
-            // SAFETY: takes nothing.
+            // SAFETY: this call takes no argument.
             let free = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE.into()) };
             if free < 0 {
                 return Err(format!("no free loop device: {}", Error::last_os_error()));
             }
             let path = PathBuf::from(format!("/dev/loop{free}"));
             let device = open(&path)?;
-            // SAFETY: integers, for which zeroes are values.
+            // SAFETY: the structure has only integers, for which zero is valid.
             let mut config: loop_config = unsafe { std::mem::zeroed() };
             config.fd = image.as_raw_fd() as u32;
-            // The unit of every direct transfer.
+            // The block size of the device: direct transfers are multiples of it.
             config.block_size = 4096;
             config.info.lo_flags = LOOP_FLAGS;
             let (device_fd, configure) = (device.as_raw_fd(), LOOP_CONFIGURE.into());
-            // SAFETY: the structure that this call reads.
+            // SAFETY: `config` is the structure that this call reads.
             if unsafe { libc::ioctl(device_fd, configure, &raw const config) } == 0 {
                 return Ok(Self { _device: device, path });
             }
             let error = Error::last_os_error();
-            // Another process was quicker.
+            // EBUSY: another process has taken the device meanwhile. The loop tries the next one.
             if error.raw_os_error() != Some(libc::EBUSY) {
                 return Err(format!("{}: LOOP_CONFIGURE: {error}", path.display()));
             }

@@ -17,7 +17,7 @@ fn times(row: &Row, step: Step) -> Option<Spread> {
 }
 
 impl Row {
-    /// The title in words.
+    /// The title: the settings of queue, completions and rq_affinity.
     pub fn title(&self) -> String {
         format!("Q C rq {}", self.digits())
     }

@@ -63,7 +63,7 @@ impl Step {
         command.env("PATH", path).env_remove("MAKEFLAGS").env("LC_ALL", "C").process_group(0);
         // If this process is killed, the mounts have to end with it.
         let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-        // SAFETY: one system call, between fork and exec.
+        // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(die_with_us) };
         Ok(command)
     }

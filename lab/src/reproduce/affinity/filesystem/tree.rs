@@ -74,7 +74,7 @@ pub fn pack(shape: Shape) -> std::io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// One C file: its functions call each other, so that all of them are compiled.
+/// One C file: its last function calls all static functions, so that the compiler keeps them.
 fn source(file: usize) -> String {
     let mut text = String::new();
     for function in 0..FUNCTIONS {
