@@ -75,6 +75,15 @@ impl Rings {
         self.place(fd)
     }
 
+    /// A descriptor number names the ring with this handle from now on. The ring that it named
+    /// before was closed without a call that this library sees.
+    fn name(&self, place: &AtomicUsize, handle: usize) {
+        let before = place.swap(handle, Ordering::AcqRel);
+        if before != 0 {
+            closed(self, before);
+        }
+    }
+
     fn handle(&self, fd: i32) -> Option<usize> {
         let handle = self.place(fd)?.load(Ordering::Acquire);
         (handle != 0).then_some(handle)
@@ -173,7 +182,8 @@ pub(crate) fn duplicated(fd: i32, other: i32) {
     let Some(ring) = rings.table.get(handle) else { return };
     if let Some(place) = rings.place_or_new(other) {
         ring.numbers.fetch_add(1, Ordering::SeqCst);
-        place.store(handle, Ordering::Release);
+        drop(ring);
+        rings.name(place, handle);
     }
 }
 
@@ -190,8 +200,9 @@ pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
     });
     let handle = found?;
     let ring = rings.table.get(handle)?;
+    let place = rings.place_or_new(fd)?;
     ring.numbers.fetch_add(1, Ordering::SeqCst);
-    rings.place_or_new(fd)?.store(handle, Ordering::Release);
+    rings.name(place, handle);
     Some(ring)
 }
 
@@ -217,7 +228,7 @@ pub(crate) fn publish(
     };
     // SAFETY: pages that were taken above, for this ring.
     unsafe { rings.table.publish_at(handle, Box::new(ring)) };
-    place.store(handle, Ordering::Release);
+    rings.name(place, handle);
     Ok(())
 }
 

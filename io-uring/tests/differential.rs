@@ -46,7 +46,7 @@ programs! {
     fixed_vectors futexes gone groups handler in_one_batch interrupted jumps limits listeners loops
     mapped_buffers messages multishots names newer notices order overflow own_memory parcels pipes
     poll_at_once polls provided pulses raw_poll resizes seats setup shared streams tags threads
-    timeouts transfers untried
+    timeouts transfers unseen untried
 }
 
 /// `uringlet run` leaves the rings to the kernel here.

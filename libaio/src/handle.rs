@@ -73,17 +73,22 @@ pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
 }
 
 /// The number of event places in the ring of a context for `entries` requests, and the number of
-/// requests that the context accepts.
-fn ring_size(entries: u32) -> (u32, u32) {
-    // As in the kernel: the ring has whole pages. CPUs reserve requests in batches, of which there
-    // are four for each CPU.
-    // SAFETY: asks for a number.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    let batches = usize::try_from(cpus).unwrap_or(1).max(1) * 4;
+/// requests that the context accepts, on a machine with `cpus` CPUs.
+fn ring_size(entries: u32, cpus: usize) -> (u32, u32) {
+    // As in the kernel: the ring has whole pages. A CPU reserves requests in batches, whose size
+    // would give each CPU four of them. So the last places may be left over.
+    let batches = cpus * 4;
     let wanted = (entries as usize).max(batches) * 2 + 2;
     let bytes = size_of::<RingHeader>() + wanted * size_of::<IoEvent>();
     let places = (bytes.div_ceil(PAGE) * PAGE - size_of::<RingHeader>()) / size_of::<IoEvent>();
-    (places as u32, ((places - 1) / batches * batches) as u32)
+    let batch = ((places - 1) / batches).max(1);
+    (places as u32, ((places - 1) / batch * batch) as u32)
+}
+
+fn cpus() -> usize {
+    // SAFETY: asks for a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(cpus).unwrap_or(1).max(1)
 }
 
 /// Makes a context for `entries` requests and returns its handle, or a negative errno.
@@ -100,7 +105,7 @@ fn make(entries: u32) -> Result<usize, i32> {
     let builder = front::env::builder()?.strict(true).kernel_room(entries);
     let see_exit = || front::leaving::at_exit(before_leaving);
     let table = CONTEXTS.current_or_then(Table::new, see_exit)?;
-    let (places, room) = ring_size(entries);
+    let (places, room) = ring_size(entries, cpus());
     if !front::has_memory(front::context_bytes(places as usize)) {
         return Err(-libc::ENOMEM);
     }
@@ -187,4 +192,24 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     }
     users::forget(fds, ends);
     front::forget_descriptors(fds);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ring_size;
+
+    #[test]
+    fn contexts_accept_as_many_requests_as_the_kernels() {
+        // One CPU of `cpus` submits all. A page has 127 places.
+        for (entries, cpus, expected) in [
+            (1, 1, (127, 124)),
+            (1, 2, (127, 120)),
+            (1, 4, (127, 126)),
+            (1, 16, (255, 252)),
+            (128, 2, (383, 376)),
+            (128, 4, (383, 368)),
+        ] {
+            assert_eq!(ring_size(entries, cpus), expected, "{entries} on {cpus}");
+        }
+    }
 }

@@ -102,10 +102,11 @@ impl Wide {
         let errno = io::Error::from_raw_os_error;
         let Alignment { memory, offset: granule } = file.granules();
         let begin = range.start - range.start % granule as u64;
-        // `ReadRanges::begin` refuses ends of 2^63 or more, so its ranges do not overflow here.
-        let length = usize::try_from(range.end.next_multiple_of(granule as u64) - begin);
+        let end = range.end.checked_next_multiple_of(granule as u64);
+        // No file reaches so far.
+        let end = end.ok_or_else(|| errno(libc::EINVAL))?;
+        let length = usize::try_from(end - begin).map_err(|_| errno(libc::EINVAL))?;
         let enough = usize::try_from(range.end - begin).map_err(|_| errno(libc::EINVAL))?;
-        let length = length.map_err(|_| errno(libc::EINVAL))?;
         buffer.clear();
         let all = length.checked_add(memory - 1).ok_or_else(|| errno(libc::ENOMEM))?;
         buffer.try_reserve_exact(all).map_err(|_| errno(libc::ENOMEM))?;

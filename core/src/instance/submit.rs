@@ -522,9 +522,6 @@ impl Instance {
                 _ => batches[route as usize].push(request.queue()),
             }
         }
-        if expected {
-            self.expects_one();
-        }
         // A program that is notified of completions may not come to wait.
         let waiters_come = !notifies && self.router.waiters.come();
         let (inline, ordered) = (&batches[INLINE], &batches[Route::Ordered as usize]);
@@ -547,6 +544,10 @@ impl Instance {
                 let held = self.lanes.push(board, route, batch.as_slice(), waiters_come);
                 self.call_for(route, held, waiters_come);
             }
+        }
+        if expected {
+            // After the pushes: a poll that clears the mark finds the requests.
+            self.expects_one();
         }
         if !waiters_come && self.is_helpless() {
             self.run_without_workers();

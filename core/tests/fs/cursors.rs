@@ -232,6 +232,27 @@ mod with_futures {
     };
 
     #[test]
+    fn positions_that_no_file_reaches_are_refused() {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        for direct in [uringlet::fs::Direct::Off, uringlet::fs::Direct::Try] {
+            let mut options = File::options();
+            let file = options.read(true).write(true).direct(direct).open(&path).wait().unwrap();
+            let mut cursor = Cursor::new(file, 100);
+            for position in [1 << 63, u64::MAX - 4095, u64::MAX - 5, u64::MAX] {
+                cursor.set_position(position);
+                let error = pollster::block_on(cursor.read(&mut [0; 10])).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{direct:?}, {position:x}");
+                let error = pollster::block_on(cursor.write(&[0; 10])).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{direct:?}, {position:x}");
+                assert_eq!(cursor.position(), position);
+            }
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 8192);
+        }
+    }
+
+    #[test]
     fn a_file_is_copied_read_by_lines_and_sought_in() {
         let (named, data) = file_of(100_000);
         Executor::each(|executor| {

@@ -15,7 +15,7 @@ mod sockets;
 mod table;
 
 pub(crate) use self::sockets::notice;
-pub(crate) use self::table::{borrows, has_file, is_known};
+pub(crate) use self::table::{borrows, has_file, is_known, send_borrows};
 
 /// Makes the call of an entry. It copies what the entry points to.
 type CallOf = fn(&Fields) -> Result<Call, i32>;

@@ -305,6 +305,11 @@ pub(crate) fn borrows(opcode: u8) -> bool {
     opcode < op::LAST && SETS.0 >> opcode & 1 != 0
 }
 
+/// Does this SEND point to memory that is copied at submit, a name or a list? Most do not.
+pub(crate) fn send_borrows(fields: &Fields) -> bool {
+    fields.off() != 0 || fields.ioprio() & message::VECTORED != 0
+}
+
 /// Are the requests of this operation on an open file?
 pub(crate) fn has_file(opcode: u8) -> bool {
     opcode < op::LAST && SETS.1 >> opcode & 1 != 0

@@ -53,10 +53,9 @@ impl Batch {
         for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
             let opcode = memory.opcode(place).unwrap_or(op::NOP);
             batch.cancels |= opcode == op::ASYNC_CANCEL;
-            // A SEND without a name is left out: most borrow nothing. The list of a vectored one is
-            // then copied under the lock.
-            let has_name = || memory.sqe(place).is_some_and(|entry| Fields(entry).off() != 0);
-            if prepare::borrows(opcode) && (opcode != op::SEND || has_name()) {
+            let sqe = || memory.sqe(place).map(Fields);
+            let does = || sqe().is_some_and(|fields| prepare::send_borrows(&fields));
+            if prepare::borrows(opcode) && (opcode != op::SEND || does()) {
                 batch.prepare(memory, place, iopoll);
             }
         }

@@ -425,6 +425,10 @@ impl KernelLane {
         batch.push(request);
         let (_, tell) = self.begin_to_hand_over(board, backend, &batch, how);
         let (taken, errno) = reaping.asleep(|| backend.submit(batch.requests(), tell, true));
+        if taken != 1 {
+            // Always true: no thread closes the descriptor during the hand-over.
+            let _ = board.slot(index).take_back();
+        }
         self.has_handed_over(fd, write, false);
         if taken == 1 {
             batch.give_away(1);
@@ -449,7 +453,6 @@ impl KernelLane {
         self.pass_on_the_right(board);
         let mut request = batch.next().expect("the kernel has not taken it");
         request.refused = 0;
-        let _ = request.slot().take_back();
         Err(request)
     }
 
