@@ -1,6 +1,7 @@
 //! Finds the ring of a descriptor number. The number is looked up in a table.
 #![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
 use std::ops::RangeInclusive;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -275,15 +276,35 @@ impl Watched {
         self.count += 1;
     }
 
-    /// The call has ended.
+    fn cores(&self) -> impl Iterator<Item = ManuallyDrop<Arc<Core>>> {
+        // SAFETY: made by `Arc::into_raw` in `add`. The reference is not given back here.
+        self.rings[..self.count]
+            .iter()
+            .map(|&ring| ManuallyDrop::new(unsafe { Arc::from_raw(ring) }))
+    }
+
+    /// The thread sees completions without the descriptors, until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) {
+        self.cores().for_each(|core| core.unwatch());
+    }
+
+    /// The thread sleeps again.
+    pub(crate) fn resume(&self) {
+        self.cores().for_each(|core| core.watch_again());
+    }
+
+    /// The call has ended. `is_paused`: after a [`pause`](Self::pause).
     #[inline]
-    pub(crate) fn end(self) {
+    pub(crate) fn end(self, is_paused: bool) {
         for &ring in &self.rings[..self.count] {
             // `front::enter` keeps the errno that the call has set.
             front::enter(|| {
                 // SAFETY: made by `add`. Each pointer is taken back once, because the waiting
                 // thread calls `end` once, and `add` never afterwards.
-                unsafe { Arc::from_raw(ring) }.unwatch();
+                let core = unsafe { Arc::from_raw(ring) };
+                if !is_paused {
+                    core.unwatch();
+                }
             });
         }
     }

@@ -372,12 +372,20 @@ impl Hooks for RingHooks {
         watched
     }
 
-    fn end(watched: Watched) {
-        watched.end();
+    fn pause(watched: Watched) {
+        watched.pause();
+    }
+
+    fn resume(watched: Watched) {
+        watched.resume();
+    }
+
+    fn end(watched: Watched, is_paused: bool) {
+        watched.end(is_paused);
     }
 
     fn is_readable(fd: c_int) -> bool {
-        rings::get(fd).is_some_and(|ring| ring.core.is_readable())
+        rings::get(fd).is_some_and(|ring| ring.core.is_readable() || ring.core.completions() > 0)
     }
 
     unsafe fn mask(mask: usize, place: &mut SignalSet) -> usize {

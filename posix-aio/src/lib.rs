@@ -60,7 +60,7 @@ impl Hooks for LoopHooks {
 
     unsafe fn begin(_: Option<&Descriptors>) {}
 
-    fn end((): ()) {}
+    fn end((): (), _: bool) {}
 
     fn outside(collect: &mut dyn FnMut()) {
         enter(|nested| {

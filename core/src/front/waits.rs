@@ -80,11 +80,18 @@ pub trait Hooks {
     /// `what` is the program's, as in the call.
     unsafe fn begin(what: Option<&Descriptors>) -> Self::Watch;
 
-    /// The call has ended.
-    fn end(watch: Self::Watch);
+    /// The thread has woken up, and collects completions itself: it sees those of its descriptors
+    /// without a signal. Calls [`Hooks::resume`] before it sleeps again.
+    fn pause(_watch: Self::Watch) {}
 
-    /// Does the drop-in know that this descriptor is readable by now? The kernel's last answer was
-    /// no.
+    /// The thread is about to sleep again.
+    fn resume(_watch: Self::Watch) {}
+
+    /// The call has ended. `is_paused`: after a [`Hooks::pause`].
+    fn end(watch: Self::Watch, is_paused: bool);
+
+    /// Does the drop-in know that this descriptor is readable by now, or would be if the watch were
+    /// not paused? The kernel's last answer was no.
     fn is_readable(_fd: RawFd) -> bool {
         false
     }
@@ -113,7 +120,7 @@ impl Hooks for NoHooks {
 
     unsafe fn begin(_: Option<&Descriptors>) {}
 
-    fn end((): ()) {}
+    fn end((): (), _: bool) {}
 }
 
 /// What a call waits for.
@@ -391,6 +398,26 @@ impl Ours {
     }
 }
 
+/// A drop-in's watch of the program's descriptors.
+struct Watching<H: Hooks> {
+    watch: H::Watch,
+    is_paused: bool,
+}
+
+impl<H: Hooks> Watching<H> {
+    fn pause(&mut self) {
+        if !std::mem::replace(&mut self.is_paused, true) {
+            enter(|| H::pause(self.watch));
+        }
+    }
+
+    fn resume(&mut self) {
+        if std::mem::replace(&mut self.is_paused, false) {
+            enter(|| H::resume(self.watch));
+        }
+    }
+}
+
 /// Makes the program's call as an event loop that drives contexts. `native` makes the call
 /// unchanged. `is_there`: its sets are accessible.
 ///
@@ -400,6 +427,7 @@ impl Ours {
 unsafe fn serve<H: Hooks>(
     what: Descriptors,
     is_there: bool,
+    watching: &mut Watching<H>,
     time: Time,
     mask: usize,
     native: impl FnOnce(usize) -> c_int,
@@ -439,7 +467,7 @@ unsafe fn serve<H: Hooks>(
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     // SAFETY: as above.
     unsafe {
-        let answer = sleep::<H>(&served, &mut set, count, ours, deadline, mask);
+        let answer = sleep::<H>(&served, &mut set, count, (ours, watching), deadline, mask);
         enter(restore);
         if matches!(time, Time::Val(_)) {
             time.tell(deadline.map(|end| end.saturating_duration_since(Instant::now())));
@@ -467,7 +495,7 @@ unsafe fn sleep<H: Hooks>(
     served: &Served,
     set: &mut [libc::pollfd; SET_MAX + AT_A_TIME],
     count: usize,
-    mut ours: Ours,
+    (mut ours, watching): (Ours, &mut Watching<H>),
     deadline: Option<Instant>,
     mask: usize,
 ) -> c_int {
@@ -477,6 +505,7 @@ unsafe fn sleep<H: Hooks>(
     let is_set = matches!(served.what, Descriptors::Set { .. });
     let mut looks = !is_set;
     loop {
+        watching.resume();
         // SAFETY: the caller's contract.
         let found = if looks { unsafe { served.look() } } else { 0 };
         if found != 0 {
@@ -509,6 +538,9 @@ unsafe fn sleep<H: Hooks>(
         let theirs = |set: &[libc::pollfd]| set.iter().filter(|one| one.revents != 0).count();
         looks = false;
         if tellers > 0 {
+            if is_set {
+                watching.pause();
+            }
             ours = Ours::drive::<H>(&told[..tellers]);
             ours.tell::<H>(set);
             if theirs(set) == 0 && !ours.is_to_look(is_set) {
@@ -547,14 +579,15 @@ unsafe fn wait<H: Hooks>(
     let (watch, mask) = unsafe {
         (enter(|| H::begin(Some(&what).filter(|_| is_there))), H::mask(mask, &mut place))
     };
+    let mut watching = Watching::<H> { watch, is_paused: false };
     let answer = if loops::may_drive() {
         descriptor::begin_turn();
         // SAFETY: as above.
-        unsafe { serve::<H>(what, is_there, time, mask, native) }
+        unsafe { serve::<H>(what, is_there, &mut watching, time, mask, native) }
     } else {
         native(mask)
     };
-    H::end(watch);
+    H::end(watch, watching.is_paused);
     answer
 }
 

@@ -57,6 +57,12 @@ impl Core {
         self.settle();
     }
 
+    /// As [`watch`](Self::watch), after an [`unwatch`](Self::unwatch).
+    pub(crate) fn watch_again(self: &Arc<Self>) {
+        self.readiness.watch();
+        self.settle();
+    }
+
     pub(crate) fn unwatch(&self) {
         self.readiness.unwatch();
     }

@@ -46,6 +46,8 @@ int main(void)
         entry(&ring, 1)->opcode = IORING_OP_NOP;
         MUST(io_uring_submit_and_wait(&ring, 1) == 1);
         MUST(closes(ring.ring_fd) == 0);
+        if (round % 100 == 0)
+            printf("%d rings were closed before\n", round);
         if (round == 0) {
             first = ring.ring_fd;
             before = mappings();
