@@ -65,7 +65,8 @@ trap 'rm -rf -- "$work"' EXIT
 # library gets the same names here.
 sed -n 's/^ *\(uringlet_[a-z0-9_]*\);$/_\1 \1/p' "$here/uringlet.map" >"$work/names"
 "$objcopy" --redefine-syms="$work/names" "$from/liburinglet_capi.a" "$work/liburinglet.a"
-# Built together with a Rust library, the static library of a release lacks the functions.
+# If cargo builds a Rust library in the same call, the static library of a release lacks the
+# functions.
 "$nm" --defined-only --extern-only --quiet "$work/liburinglet.a" >"$work/symbols"
 grep -q ' uringlet_create$' "$work/symbols" || die "$from/liburinglet_capi.a is empty: $build"
 install -d "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man3" "$root/share/man/man7"

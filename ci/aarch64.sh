@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests on AArch64, in a machine of two CPUs that QEMU emulates: ci/aarch64.sh [ENGINE...]
 #
-# Runs the unit tests of the library and of the drop-ins, the tests of awaited operations, and the
+# Runs the unit tests of the library and of the drop-ins, the tests of uringlet::fs, and the
 # conformance suite on each ENGINE. ENGINE is auto, workers, io_uring and linux_aio by default. The
 # guest has Debian's kernel for AArch64 and ext4 on an emulated NVMe disk. QEMU's user mode is not
 # enough: it has no preadv2(2), io_setup(2) or io_uring_setup(2).

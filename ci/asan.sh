@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests of awaited files under AddressSanitizer, which finds memory that is used after it
+# Runs the tests of uringlet::fs under AddressSanitizer, which finds memory that is used after it
 # was freed: ci/asan.sh [ARGUMENTS OF cargo test]
 #
-# Needs rustup and the nightly toolchain. URINGLET_STORM sets the number of operations that are
-# dropped, 20,000 by default here.
+# Needs rustup and the nightly toolchain. Some tests drop futures of operations before these are
+# complete. URINGLET_STORM sets the number of such operations, 20,000 by default here.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -90,7 +90,7 @@ print_ratio() {
 }
 
 # Fetches the lists of source packages of Debian's release $2, or of the installed release, into
-# $1/apt. With apt_options, apt-get uses these lists.
+# $1/apt. Sets apt_options: with these options, apt-get uses these lists.
 list_sources() {
     local lists="$1/apt" release mirror
     mkdir -p -- "$lists/lists/partial"

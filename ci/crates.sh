@@ -2,9 +2,10 @@
 # Checks what a publication of the crates needs: ci/crates.sh [--baseline COMMIT]
 #
 # Packs every crate as cargo would publish it, and builds it, without publishing. Checks licences
-# and sources (cargo-deny), the oldest Rust version that the crates promise, and the Rust API
-# against COMMIT (cargo-semver-checks), or the C library's symbols (abidiff). Missing tools are
-# installed. A step that cannot run here prints SKIPPED and the reason.
+# and sources (cargo-deny), and the oldest Rust version that the crates promise. With --baseline,
+# compares the Rust API (cargo-semver-checks) and the C library's symbols (abidiff) with those of
+# COMMIT. Missing tools of cargo are installed. A step that cannot run here prints SKIPPED and the
+# reason.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -8,7 +8,7 @@
 # echoes each (40,000). The table has the medians of echoes per second, and of the server's CPU
 # microseconds per echo. Ratios are taken in each round; the table has their median, minimum and
 # maximum. Without cells, it measures 1, 64 and 1,000 connections with 64 bytes and 16 KiB, over
-# pairs. PROFILE is the build of this project (release).
+# pairs of sockets. PROFILE is the build of this project (release).
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -1,10 +1,11 @@
-/* Makes one request per call, through one interface. ci/instructions.sh counts its instructions.
+/* Makes one request per call, through one interface. ci/instructions.sh counts the instructions of
+ * this program.
  *
  *   FILE read|write DEPTH UNCOUNTED COUNTED
  *
  * Compiled with FACE_LIBAIO, FACE_POSIX_AIO or FACE_LIBURING, or FACE_PLAIN for plain calls.
  * Keeps DEPTH requests in flight: submits one, waits for one, takes one. Reads are of 4 KiB, writes
- * of 1 KiB. Each request in flight has a place of its own in the file. Two breakpoints tell
+ * of 1 KiB. Each request in flight has an offset of its own. Two breakpoints tell
  * ci/steps.c where the counted part begins and ends. */
 #define _GNU_SOURCE
 #include <errno.h>

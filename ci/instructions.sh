@@ -6,9 +6,9 @@
 # its own, with 1, 8 or 32 in flight. Columns: plain libaio posix-aio liburing context (by default
 # all). `plain` makes plain system calls; the others are release builds of the drop-ins and of
 # `Context`. A figure counts the instructions of the program's thread outside of the kernel, with
-# the program's own loop. No worker executes requests. The program takes one step at a time
-# (ptrace(2)), and its clock counts its steps. So figures of a build do not depend on what else
-# runs. Needs x86-64.
+# the program's own loop. No worker executes requests. ci/steps.c runs the program one instruction
+# at a time (ptrace(2)). The time stamp counter that the program reads counts these instructions.
+# So figures of a build do not depend on what else runs. Needs x86-64.
 #
 # DEPTHS (1 8 32) and COUNT (128 requests) change the size of the measurement.
 set -euo pipefail
@@ -25,7 +25,7 @@ scratch="$(mktemp -d)"
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$root"
 
-# Compiles the program of a column: its interface, and its library.
+# Compiles the program of a column: compile COLUMN INTERFACE LIBRARY
 compile() {
     cc -O2 -D"FACE_$2" -o "$scratch/$1" ci/instructions.c -l"$3"
 }

@@ -1,4 +1,4 @@
-/* The shortest honest loop over liburing: ci/liburing-bench.sh runs it natively and on the drop-in.
+/* A minimal loop over liburing. ci/liburing-bench.sh runs it natively and on the drop-in.
  *
  *   liburing-bench FILE nop|read|write|cold|direct|direct-write DEPTH SECONDS
  *

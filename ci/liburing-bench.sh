@@ -2,12 +2,12 @@
 # Measures the io_uring drop-in against the kernel's io_uring, both through liburing:
 # ci/liburing-bench.sh FOLDER [CASE DEPTH]...
 #
-# CASE DEPTH is a cell of the table. For each cell, ROUNDS rounds (7) run both sides for SECONDS
-# (0.5) each, in alternating order. The table has the medians of requests per second, and of CPU
-# time per request of all threads. Ratios are taken in each round; the table has their median,
-# minimum and maximum. Without cells, it measures all for which the project has a bar: a ratio that
-# must be reached. PROFILE is the build of this project (release). The exit status is 1 if no round
-# of a cell reaches its bar.
+# CASE DEPTH is a cell of the table. For each cell, ROUNDS rounds (7) run both sides in alternating
+# order, for SECONDS_EACH seconds (0.5) each. The file has MEGABYTES MiB (256). The table has the
+# medians of requests per second, and of CPU time per request of all threads. Ratios are taken in
+# each round; the table has their median, minimum and maximum. Without cells, it measures all for
+# which the project has a bar: a ratio that must be reached. PROFILE is the build of this project
+# (release). The exit status is 1 if no round of a cell reaches its bar.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

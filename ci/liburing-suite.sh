@@ -8,12 +8,12 @@
 # --newest runs only these newer tests, or the TESTs of that release. FOLDER is the scratch folder
 # (target/liburing-suite by default), PROFILE the build of the drop-in (release by default). LIMIT
 # is the number of seconds for each test (60, --newest 240). The drop-in may take ten times the
-# native time, but at most three times the native CPU time plus one second. The native results are
-# kept in the folder, and repeated only with NATIVE=1. Exits with 1 if a test fails that passes
-# natively and is not excepted.
+# native time if that is more, but at most three times the native CPU time plus one second. The
+# native results are kept in the folder, and repeated only with NATIVE=1. Exits with 1 if a test
+# that is not excepted crashes, hangs, or fails on the drop-in only.
 #
 # ENGINE is the engine (auto by default), and FORBID the sandbox of `uringlet run --forbid` for the
-# drop-in (none by default). The command has to be built then, too.
+# drop-in (none by default). With FORBID, the command has to be built, too.
 #
 # For the drop-in, the tests' own system calls go through the C library's syscall(), as in liburing
 # on unknown processors. The drop-in would not see calls that the tests make by their own

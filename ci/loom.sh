@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the loom models, which try every interleaving of the small protocols: ci/loom.sh [--quick]
+# Runs the loom models of the lock-free protocols between threads: ci/loom.sh [--quick]
 #
-# --quick allows two preemptions per execution instead of three.
+# A model tries every interleaving with at most three preemptions, with --quick at most two.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -99,7 +99,7 @@ start docker-ours io_uring "$uringlet" run --forbid docker --
 names=(aio aio-ours io_uring io_uring-ours docker-ours)
 for test in oltp_read_only oltp_update_index; do
     for name in "${names[@]}"; do
-        bench "$name" "$test" run >"$folder/warm" # The pool is full from here on.
+        bench "$name" "$test" run >"$folder/warm" # The buffer pool is full from here on.
     done
     for ((round = 0; round < rounds; round++)); do
         for ((at = 0; at < ${#names[@]}; at++)); do

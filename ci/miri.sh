@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs tests under Miri, which finds undefined behaviour: ci/miri.sh [--quick | TEST…]
 #
-# Runs first the tests of the queues, the request slots and the small protocols, each with several
-# schedules. Then it runs the whole engine: awaited operations, the stress test of the conformance
+# Runs first the tests of the queues, the request slots and the lock-free protocols, each with
+# several schedules. Then it runs the whole engine: uringlet::fs, the stress test of the conformance
 # suite, and the tests of operations that the stand-in for the kernel (core/src/sys/miri.rs) has.
 # Then it runs the tests of the front ends that make no system call of their own. --quick runs one
 # schedule of each test. With TESTs, which are names of the library's unit tests, only these run.

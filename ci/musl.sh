@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the conformance suite and the tests of awaited files as static programs on musl: ci/musl.sh
+# Runs the conformance suite and the tests of uringlet::fs as static programs on musl: ci/musl.sh
 #
 # The engines are auto and workers. If this script runs as root, it runs the tests once more in a
 # root file system of busybox. That system has no shared library, and nothing of glibc. Installs
@@ -52,7 +52,7 @@ fi
 place="$work/root"
 unmounted() {
     umount "$place/proc" "$place/dev/shm" "$place/dev" 2>/dev/null || true
-    # The next step removes the folder, which must not hold folders of this machine.
+    # The next step removes the folder, in which no folder of this machine may be mounted.
     for folder in dev/shm dev proc; do
         ! mountpoint -q -- "$place/$folder" || die "$place/$folder is still mounted"
     done
@@ -62,7 +62,7 @@ unmounted
 rm -rf --one-file-system -- "$place"
 mkdir -p -- "$place"/{bin,dev,etc,proc,tests,tmp} "$place$target/$triple/tmp"
 cp -- "$work/busybox/bin/busybox" "$place/bin/"
-# Two tests of awaited files read these sources.
+# Two tests of uringlet::fs read these sources.
 mkdir -p -- "$place$root"/{core/src,docs}
 cp -r -- core/src/fs "$place$root/core/src/"
 cp -- docs/coming-from.md "$place$root/docs/"

@@ -78,8 +78,8 @@ end
 EOF
 address="http://127.0.0.1:${PORT:-18741}"
 
-# Serves for some seconds; $1: native or ours. Prints requests per second, and µs of CPU time per
-# request.
+# Serves for LENGTH seconds, natively or on the drop-in ($1: native or ours). Prints requests per
+# second, and µs of CPU time per request.
 measure() {
     local side="$1" server before after said rate try
     local command=("$folder/nginx" -p "$run" -c "$run/nginx.conf")

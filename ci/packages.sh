@@ -52,7 +52,7 @@ mounted() {
 unmounted() {
     local folder
     umount "$case_root/proc" "$case_root/dev/shm" "$case_root/dev" 2>/dev/null || true
-    # The next step removes the root, which must not hold folders of this machine.
+    # The next step removes the root, in which no folder of this machine may be mounted.
     for folder in dev/shm dev proc; do
         ! mountpoint -q -- "$case_root/$folder" || die "$case_root/$folder is still mounted"
     done
@@ -77,7 +77,8 @@ inside() {
         PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
         sh -ec "$1"
 }
-# One step of a case: step CASE STEP COMMAND...
+# Runs a step of a case, which is a package in a release, and adds a row to the table:
+# step CASE STEP COMMAND...
 step() {
     local name="$1" what="$2" log="$packages/packages.log"
     shift 2
@@ -210,7 +211,7 @@ in_debian() {
         base="$packages/debian-$release-rpm"
         make_base "$suite" "$base" fio,rpm
         files=("${rpms[@]}")
-        # On Fedora these files belong to other packages, and stay.
+        # On Fedora, these folders belong to other packages, and stay.
         fedoras="lib64/pkgconfig share/licenses share/fish/vendor_completions.d"
         fedoras+=" share/zsh/site-functions"
         try rpm "rpm -i --nodeps /packages/*.rpm" \

@@ -2,8 +2,8 @@
 # Polls after each of ten million buffered writes; no poll may miss its completion: ci/polls.sh
 # [WRITES]
 #
-# Runs for each engine that executes buffered requests in user space: first alone, then beside four
-# processes that burn CPU time.
+# A poll is a wait for zero completions. Runs for each engine that executes buffered requests in
+# user space: first alone, then beside four processes that burn CPU time.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -8,10 +8,10 @@
 #
 # METHOD is PostgreSQL's io_method (io_uring by default), SANDBOX the sandbox that refuses io_uring
 # (docker by default). Needs root and debootstrap: PostgreSQL comes from Debian's newest suite, into
-# a root file system in target/postgresql, which is made once. SCALE is the number of rows, and
-# SECONDS_OF_LOAD the duration of a load. A backend is killed KILLS times, and the whole server
-# CRASHES times. OPTIONS are further settings of the server, such as debug_io_direct=data. ENGINE is
-# uringlet's engine. Takes about five minutes.
+# a root file system in target/postgresql, which is made once. SCALE is pgbench's scale factor (20
+# by default: two million rows), and SECONDS_OF_LOAD the duration of a load. A backend is killed
+# KILLS times, and the whole server CRASHES times. OPTIONS are further settings of the server, such
+# as debug_io_direct=data. ENGINE is uringlet's engine. Takes about five minutes.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -131,7 +131,7 @@ load_off() {
         [ "$(cat $p/comm 2>/dev/null)" != pgbench ] || kill "${p#/proc/}"; done' || true
 }
 
-# Prints a process of the server that serves a client.
+# Prints the ID of a process of the server that serves a client.
 backend() {
     local pid
     for pid in $(pgrep -P "$(postmaster)" | shuf); do
@@ -164,8 +164,8 @@ transactions() {
     inside pgbench -n -c 8 -T "${SECONDS_OF_LOAD:-30}" "$@" | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
 }
 
-# Prints for $1: seconds of two cold scans, transactions per second (only reads, and others), and
-# the server's CPU time in seconds.
+# Prints the rates of the side $1: seconds of two cold scans, transactions per second (first of
+# read-only ones, then of pgbench's default ones), and the server's CPU time in seconds.
 rates_of() {
     local begin end before_it used reads writes
     start

@@ -85,7 +85,7 @@ fetch() {
     mv -- "$place.partial" "$place"
 }
 
-# Prints the programs of a suite.
+# Builds the tests of a suite, and prints the paths of their programs.
 build() {
     local words
     read -ra words < <(arguments "$1")
@@ -107,8 +107,8 @@ tests_of() {
 }
 
 # $1: the suite; $2: its program; $3: a test; the rest: the command that runs the program. Prints
-# how often the test has passed. A test of the crate io-uring that lacks something does not run, and
-# does not count.
+# how often the test has passed. A test of the crate io-uring does not run, and does not count, if
+# it needs a feature that is missing.
 run_once() {
     local suite="$1" program="$2" test="$3" out="$scratch/out"
     shift 3

@@ -2,9 +2,11 @@
 # Writes random bytes to the memory of io_uring's rings while they are entered: ci/scribble.sh
 # [SECONDS [SEED]]
 #
-# One process on each CPU makes rings of all shapes on the drop-in. Half of its threads enter them
-# with random entries, the others write random bytes anywhere. None may crash, hang or be killed.
-# SECONDS is 600 by default. PROFILE is the build of the drop-in (debug, with checks, by default).
+# One process for each CPU makes rings on the drop-in, one after the other, with different flags.
+# Its main thread enters the ring with random entries, while another thread writes random bytes to
+# the ring's memory. For one ring in four, a child process instead writes to all memory that it
+# shares with its parent. No other process may crash, hang or be killed. SECONDS is 600 by default.
+# PROFILE is the build of the drop-in (debug, with checks, by default).
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

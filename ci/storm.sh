@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Drops a million awaited operations at every poll and in every state, on five executors, and kills
-# a thousand processes that replace a file: ci/storm.sh [OPERATIONS]
+# Drops a million futures of uringlet::fs at every poll and in every state, on five executors, and
+# kills a thousand processes that replace a file: ci/storm.sh [OPERATIONS]
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -34,13 +34,13 @@ trap 'rm -rf -- "$programs"' EXIT
 export URINGLET_TEST_PROGRAMS="$programs"
 tests=(cargo test --no-fail-fast --config "target.'cfg(all())'.runner = ['$root/ci/later.sh']")
 status=0
-# Awaited files implement traits of other crates if these features are on.
+# With these features, the types of uringlet::fs implement traits of other crates.
 traits=uringlet/tokio,uringlet/futures-io,uringlet/stream,uringlet/bytes
 "${tests[@]}" "${of_all[@]},$traits" --test fs "$@" || status=1
 "${tests[@]}" "${of_all[@]}" "$@" || status=1
 
-# Runs a noted program, and prints its output at its end in one piece. The folder is the lock for
-# printing.
+# Runs a noted program, and prints its output at its end in one piece. flock(1) locks the folder
+# while a program's output is printed.
 run() {
     local name="${1##*/}" ended=ok TIMEFORMAT='%1R s, CPU time %1U + %1S s' took
     flock -- "$URINGLET_TEST_PROGRAMS" printf '     Running %s\n' "${name#* }"

@@ -48,7 +48,8 @@ RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" CARGO_TARGET_DIR="$work/
 cp -- "$work/build/x86_64-unknown-linux-gnu/release/uringlet" "$work/root/uringlet"
 strip -- "$work/root/uringlet"
 
-# The guest's first process: mounts a system's file systems, runs the command, and ends.
+# The guest's first process mounts /proc, /sys, /dev and /tmp, runs the tests and the command, and
+# turns the guest off.
 cat >"$work/init.c" <<'C'
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,10 +1,11 @@
-//! Builds the drop-ins that the command carries, and writes the list of them.
+//! Builds the drop-ins that the command carries, and writes the list of them. A drop-in is a shared
+//! library that replaces libaio, POSIX AIO or liburing. The command carries its bytes.
 //!
 //! In stable cargo, a package cannot depend on the shared library of another one. So a release
 //! build has cargo build these libraries once more, stripped, in a folder of its own below
 //! `OUT_DIR`. Other profiles carry nothing: there cargo puts the libraries beside the command.
-//! A command without them knows that folder, for the case that it is installed elsewhere
-//! (`cargo install --debug --path cli`).
+//! A command that carries nothing knows the folder where cargo puts them. It looks there if it is
+//! installed elsewhere (`cargo install --debug --path cli`).
 //!
 //! `URINGLET_DROP_INS` names a folder with built libraries, or is `none`.
 
@@ -14,7 +15,7 @@ use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The drop-ins of the command: the `links` key of the package, and cargo's name of its file.
+/// The drop-ins: the `links` key of each package, and the name of the file that cargo builds.
 const DROP_INS: &[(&str, &str)] = &[
     ("uringlet-libaio", "libaio.so"),
     ("uringlet-posix-aio", "libposix_aio.so"),

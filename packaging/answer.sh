@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the archive of an architecture, has it answer, and removes it: packaging/answer.sh [ARCH]
+# Installs the archive of an architecture, runs its programs, and removes it:
+# packaging/answer.sh [ARCH]
 #
 # The archive is installed into a folder. The command prints its version, and an example prints a
 # file through the shared and the static C library. A program of libaio's tests runs on the drop-in.

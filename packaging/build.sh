@@ -5,8 +5,8 @@
 # (rustup target add) and a C compiler that links for it (gcc-aarch64-linux-gnu).
 #
 # Everything runs with glibc 2.28 or later. cargo-zigbuild would ensure that, but Zig's linker does
-# not know --defsym, with which the functions get their names. So the C compiler links, against
-# Zig's form of glibc 2.28.
+# not know --defsym, with which the libraries' functions get their public names. So the C compiler
+# links, against Zig's form of glibc 2.28.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -26,8 +26,8 @@ if [[ "$arch" != "$(uname -m)" ]]; then
     need "$compiler"
 fi
 
-# Has Zig make its form of glibc: a library without code for each of glibc's libraries, and the
-# functions that glibc links into programs.
+# Has Zig make its form of glibc: for each of glibc's libraries, a library that has the symbols but
+# no code; and the object files that glibc links into programs.
 stubs="$packages/glibc-$glibc-$arch"
 if [[ ! -e "$stubs/libc.so" ]]; then
     cache="$packages/zig-$arch"

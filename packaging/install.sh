@@ -70,7 +70,7 @@ else
         done
     fi
 fi
-# Updates the loader's list of libraries, which only root can.
+# Updates the loader's list of libraries, which only root can change.
 if [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
     ldconfig
 fi

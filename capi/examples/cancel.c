@@ -39,8 +39,8 @@ static void expect(struct uringlet *u, unsigned number, int res)
     CHECK(cqe.user_data == number && cqe.res == res);
 }
 
-/* Cancels a request. While a thread tries a request, it cannot be cancelled, until the try has
- * found no data. */
+/* Cancels a request. It cannot be cancelled while a thread tries to execute it, so this repeats
+ * until such a try has ended. */
 static void cancel(struct uringlet *u, unsigned number)
 {
     int ret;

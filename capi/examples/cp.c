@@ -66,7 +66,7 @@ static void done(struct uringlet_handler *handler, int32_t res)
 {
     struct block *block = (struct block *)handler;
 
-    /* The read returned 0 bytes: the file has become shorter. */
+    /* If a read returns 0 bytes, the file has become shorter. */
     if (res <= 0 && !block->copy->error)
         block->copy->error = res < 0 ? res : -EIO;
     if (block->copy->error) {

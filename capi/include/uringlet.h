@@ -274,7 +274,7 @@ static inline void uringlet_prep_writev(struct uringlet_sqe *sqe, int fd, const 
     uringlet_prep_any(sqe, URINGLET_OP_WRITEV, fd, uringlet_address(iov), n, off, 0);
 }
 
-/* fsync(2). Covers executed requests that were submitted before it. */
+/* fsync(2). Covers requests that were submitted before it, if they have been executed by then. */
 static inline void uringlet_prep_fsync(struct uringlet_sqe *sqe, int fd)
 {
     uringlet_prep_any(sqe, URINGLET_OP_FSYNC, fd, 0, 0, 0, 0);

@@ -14,7 +14,7 @@ use crate::owned::Owned;
 
 uringlet::at_load!(uringlet::table::prepare_readers);
 
-/// What the table has for each context.
+/// The value that the table has for each context.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Is true while a thread of the program uses `owned`.
@@ -44,11 +44,11 @@ impl Shared {
 impl Turn<'_> {
     #[inline]
     fn owned(&mut self) -> &mut Owned {
-        // SAFETY: there is one turn at a time, and this borrows it exclusively.
+        // SAFETY: only one `Turn` exists at a time, and this borrows it exclusively.
         unsafe { &mut *self.0.owned.get() }
     }
 
-    /// Leaves `busy` true, so that no thread gets another turn.
+    /// Leaves `busy` true, so that no thread gets the right again.
     fn keep(self) {
         std::mem::forget(self);
     }

@@ -50,7 +50,8 @@ fn errno(error: &std::io::Error) -> c_int {
     -error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Runs `body` with what one thread at a time may use. `-EBUSY` if another thread uses it.
+/// Runs `body` with the context's [`Owned`], which one thread at a time may use. `-EBUSY` if
+/// another thread uses it.
 #[inline]
 fn with_owned(u: Handle, body: impl FnOnce(&mut Owned) -> Answer) -> c_int {
     enter(|| answer(handle::with_owned(u as usize, body)))

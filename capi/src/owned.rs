@@ -108,7 +108,7 @@ impl Owned {
     pub(crate) unsafe fn wait(&mut self, min: usize, timeout: Option<Duration>) -> Answer<usize> {
         // SAFETY: the caller's contract.
         match unsafe { self.submit() } {
-            // A full queue is no reason not to wait, because the wait makes room.
+            // A full queue does not prevent the wait, which makes room.
             Ok(_) => {}
             Err(errno) if errno == -libc::EAGAIN => {}
             Err(errno) => return Err(errno),
@@ -143,8 +143,9 @@ impl Owned {
     #[cold]
     fn reap_last(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         self.count_down();
-        // A completion can be visible before the eventfd counts it. If `count_down` has taken its
-        // count, it is visible now. If it is not visible now, the eventfd counts it later.
+        // A completion can be visible before the eventfd counts it. If `count_down` has taken the
+        // count of a completion, that completion is visible now. The eventfd counts any other
+        // completion later.
         let reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == cqes.len() {
             self.count_up();

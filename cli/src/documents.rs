@@ -1,6 +1,6 @@
 //! Checks the documents: links lead somewhere, command lines can be parsed, variables and tests
 //! exist. Also checks the whole tree: the width of lines, the length of functions, and plain words.
-//! Each type has a name of its own, and imports point one way.
+//! Each type of a library has a name of its own, and imports point one way (`imports.rs`).
 
 use crate::Cli;
 use clap::{Command, CommandFactory as _, error::ErrorKind};
@@ -174,7 +174,7 @@ fn every_variable_is_documented_and_every_documented_one_is_read() {
         files.values().flat_map(|text| variables(text, behind)).collect()
     };
     let mut sources = files(&[".rs", ".c", ".h"]);
-    // A build script sets the variables that the compiler reads.
+    // Variables that `env!` reads at compile time come from a build script, not from a user.
     sources.values_mut().for_each(|text| *text = text.replace("env!(\"", ""));
     let mut read = all(sources, Some('"'));
     read.extend(all(files(&[".sh"]), None));
@@ -244,7 +244,7 @@ fn every_example_of_the_help_can_be_parsed() {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let examples = help.lines().filter_map(|line| line.strip_prefix("  uringlet "));
         for example in examples {
-            // The explanation of an option follows after some spaces.
+            // An explanation may follow, after at least three spaces.
             let line = format!("uringlet {}", example.split("   ").next().unwrap());
             for words in command_lines(&line) {
                 assert_eq!(refusal(&words), None, "in the help of {}", command.get_name());
@@ -267,7 +267,7 @@ fn every_test_that_proves_a_guarantee_exists() {
         let file = target(page, link).unwrap();
         let source = sources.get(&file).unwrap_or_else(|| panic!("{link} is not there"));
         if name.ends_with(".c") {
-            // The drop-in's differential tests run every program of this folder.
+            // The drop-in's differential tests run every program in `tests/c`.
             assert!(file.ends_with(name) && file.parent().unwrap().ends_with("tests/c"), "{link}");
             continue;
         }

@@ -1,4 +1,5 @@
-//! Puts the drop-ins that the command carries where the loader finds them.
+//! Puts the drop-ins that the command carries where the loader finds them. A drop-in is a library
+//! that replaces libaio, POSIX AIO or liburing. The command has the bytes of its file.
 //!
 //! A user who can write to a preloaded library controls every program that loads it. So a folder is
 //! used only if nobody but its owner and root can change it or any folder above it. A file in it is
@@ -27,8 +28,9 @@ static CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/drop_ins.
 /// do not interfere.
 const HASH: &str = env!("URINGLET_CARRIES");
 
-/// The descriptor of a drop-in in memory gets a random number of these. Few processes use such high
-/// numbers. So the path leads to no other file if another process gets this process's id.
+/// The descriptor of a drop-in in memory gets a random number in this range. Few processes use such
+/// high numbers. So, if another process gets this process's id later, the path hardly leads to a
+/// file of that process.
 const NUMBERS: Range<i32> = 256..1000;
 
 /// Write permission for the group and for all other users.
@@ -61,7 +63,8 @@ pub fn is_passing(path: &Path) -> bool {
 }
 
 /// A path from which the loader can preload a carried drop-in. It leads to a file in one of the
-/// folders. If no folder can hold the file, it leads to memory that this process has open.
+/// folders of `places`. If no folder can hold the file, the path leads to a memory file
+/// (memfd_create(2)) that this process has open.
 ///
 /// # Errors
 /// The drop-in is not carried, or can be put nowhere: the error says why.
@@ -78,7 +81,7 @@ pub fn place(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// As [`place`], with a list of folders to try first.
+/// Puts a drop-in into the first of these folders that can hold it, or else into memory.
 fn place_in(places: &[Place], hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     let mut reasons = Vec::new();
     for place in places {
@@ -118,7 +121,7 @@ fn places() -> Vec<Place> {
     found
 }
 
-/// The library as a file in this folder, which is made if needed.
+/// Writes the library into the subfolder `hash` of this folder. Both folders are made if needed.
 fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     preloadable(&place.folder)?;
     if place.with_parents
@@ -144,7 +147,8 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     }
 }
 
-/// Makes a folder that belongs to this user if there is none. Returns its path without links.
+/// Makes the folder if it does not exist, and returns its path without symbolic links. Refuses a
+/// folder that other users own, or that they can change, itself or by a folder above it.
 fn make(folder: &Path) -> Result<PathBuf> {
     let made = DirBuilder::new().mode(0o755).create(folder);
     if let Err(error) = made
@@ -171,7 +175,7 @@ pub fn is_trusted(data: &Metadata) -> bool {
     data.uid() == 0 || data.uid() == geteuid().as_raw()
 }
 
-/// Can this file be executed? `None` if it is not the library.
+/// Can this file be executed? `None` if it is not the library, or if other users can change it.
 fn is_usable(path: &Path, bytes: &[u8]) -> Option<bool> {
     if !path.symlink_metadata().ok()?.is_file() {
         return None;

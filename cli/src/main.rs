@@ -1,5 +1,6 @@
 //! The `uringlet` command.
-// These macros panic if the reader has gone: `session::say` and `session::tell` do not.
+// `print!` and `eprint!` panic if the reader of the output has gone: `session::say` and
+// `session::tell` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;

@@ -407,7 +407,7 @@ fn even_sigkill_leaves_nothing() {
     assert!(names(folder.path()).is_empty());
 }
 
-/// Adds the paths of all keys to `into`, except for those of options: they belong to the user.
+/// Adds the paths of all keys to `into`, except for those below `job options` and `uringlet`.
 fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
     for (name, value) in value.as_object().into_iter().flatten() {
         let path = format!("{path}/{name}");

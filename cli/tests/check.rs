@@ -50,7 +50,7 @@ impl Drop for Waits {
 }
 
 /// The command loads the drop-ins into itself to ask them. A drop-in has to leave the command's own
-/// calls of io_uring to the kernel. It does so for files that carry its note.
+/// calls of io_uring to the kernel. It does so for executables that have uringlet's ELF note.
 #[test]
 fn the_command_has_the_note_by_which_drop_ins_leave_its_calls_alone() {
     let file = std::fs::read(assert_cmd::cargo::cargo_bin!("uringlet")).unwrap();

@@ -1,5 +1,5 @@
-//! Every command on the pages works: this test runs it in a folder that holds the files of the
-//! pages.
+//! Every command in README.md and on the pages of the book works. This test runs the commands in a
+//! folder with the files that they name.
 
 mod skip;
 

@@ -62,7 +62,7 @@ fn every_engine_makes_the_requests_that_the_job_says() {
         for (job, expected) in [("a", 128), ("b", 32)] {
             let found = requests(&report, job, way);
             if let Some(reason) = refusal(&report, &format!("{job}, {way}")) {
-                // The other ways need nothing that a sandbox may refuse.
+                // The other engines need nothing that a sandbox may refuse.
                 assert!(["libaio", "io_uring"].contains(&way) && !reason.is_empty(), "{reason}");
                 continue;
             }

@@ -60,7 +60,8 @@ fn cell(folder: &Path, interface: &str, engine: EngineKind, sandbox: &[&str]) {
     assert!(counted(&text, "requests") >= Some(REQUESTS), "{name}");
 }
 
-/// Runs every engine without a sandbox, and each in one sandbox as well.
+/// Runs every engine without a sandbox, and in one sandbox, which depends on `shift`. The full
+/// matrix runs every engine in every sandbox.
 fn matrix(name: &str, interface: &str, shift: usize) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut direct = std::fs::OpenOptions::new();

@@ -1,4 +1,5 @@
-//! A copy of the command alone runs programs, wherever it can write the drop-ins that it carries.
+//! A copy of the command runs programs without any other file of uringlet's. It writes the drop-ins
+//! that it carries to a folder, or to memory.
 //!
 //! A command from `ci/test.sh` carries the drop-ins; a plain debug build does not.
 
@@ -67,8 +68,8 @@ int main(int count, char **words) {
 }
 "#;
 
-/// A folder that holds only a copy of the command and programs. `None` if the command carries no
-/// drop-ins.
+/// A folder that holds only a copy of the command and programs. [`Alone::new`] returns `None` if
+/// the command carries no drop-ins.
 struct Alone(tempfile::TempDir);
 
 impl Alone {
@@ -78,8 +79,8 @@ impl Alone {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        // Another process makes the copy. Otherwise a child of another test could inherit a
-        // descriptor that is open for writing.
+        // Another process makes the copy. A child of a parallel test could inherit a descriptor of
+        // this process that is open for writing. Executing the copy would fail with ETXTBSY then.
         let mut cp = std::process::Command::new("cp");
         let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();
         assert!(copied.unwrap().success());

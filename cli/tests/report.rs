@@ -46,8 +46,8 @@ fn value<'a>(record: &'a [(String, String)], column: &str) -> &'a str {
     record.iter().find(|(name, _)| name == column).map_or("", |(_, value)| value)
 }
 
-/// Was everything measured? On a busy machine a placement may not be proved, because its worker did
-/// not come in time. The table says NO then, and the status is 1.
+/// Has the command measured? On a busy machine a placement may not be proved, because its worker
+/// came too late. The table says NO then, and the status is 1. This counts as measured, too.
 fn has_measured(run: &Output) -> bool {
     let text = String::from_utf8_lossy(&run.stdout);
     let is_not_proved = || text.split_whitespace().any(|word| word == "NO");
@@ -92,7 +92,7 @@ fn assert_has(plots: &[String], title: &str) {
     assert!(plots.iter().any(|plot| plot == title), "{title} is missing in {plots:#?}");
 }
 
-/// The page of a machine that was busy: each pair of latencies in a table has five digits.
+/// The page as of a busy machine: both latencies of each pair in a table have five digits.
 fn with_wide_figures(page: &str) -> String {
     let is_figure = |text: &str| text.parse::<f64>().is_ok();
     let mut found = 0;
@@ -119,7 +119,7 @@ fn a_page_of_bench_has_every_plot() {
     let quick = ["bench", "--size", "1M", "--seconds", "0.01", "--rounds", "2", "--depth", "1,74"];
     let command = &mut uringlet(folder.path(), &quick);
     let command = command.args(["--workloads", "buffered-write,direct-read"]);
-    // The command measures the largest possible number of columns.
+    // With all engines, the tables have the largest possible number of columns.
     let command = command.args(["--engines", &ENGINES.join(",")]);
     let command = command.arg("--html").arg(&html).arg("--csv").arg(&csv).arg("--file").arg(&file);
     command.assert().success();

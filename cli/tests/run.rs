@@ -1,6 +1,6 @@
 //! `uringlet run` and its program: refusals, exit status, signals, the file of the counters.
 //!
-//! The drop-ins have tests of their own; in these tests, empty libraries replace them.
+//! The drop-ins have tests of their own; in most of these tests, empty libraries replace them.
 
 mod skip;
 

@@ -176,7 +176,7 @@ fn every_interval_gets_a_line_an_object_and_a_new_file() {
     for part in ["uringlet: 0.", " s: ", " req/s, read ", "in flight", "workers", "p99", "errors"] {
         assert!(first.contains(part), "{part} is missing in {first}");
     }
-    // The command wrote this line after the file, so the file is there and complete.
+    // The second line is printed after the file of the first interval was written.
     lines.next().unwrap();
     parse(&std::fs::read_to_string(&prometheus).unwrap());
     drop(child.stdin.take());

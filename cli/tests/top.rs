@@ -242,7 +242,7 @@ fn a_rust_program_is_seen_when_it_asks_for_it_and_contexts_without_a_place_are_i
     assert_eq!(program["totals"]["requests"], 130, "what was done stays counted");
 }
 
-/// Memory that has the name of the counters' memory, which any program can make.
+/// An empty memory file with the name of the counters' memory. Any program can make such a file.
 fn not_a_region() -> Stdio {
     // SAFETY: a NUL-terminated name.
     let fd = unsafe { libc::memfd_create(c"uringlet-stats".as_ptr(), libc::MFD_CLOEXEC) };

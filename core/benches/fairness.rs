@@ -8,7 +8,7 @@
 //! show the cost of such reads alone. With cold reads, further runs confine the quiet threads to
 //! one CPU each time. That CPU may get the disk's interrupts, which preempt threads of any
 //! priority. Prints the quiet requests' p50 and p99 (submit to reap) without and with the flood,
-//! as medians of the rounds, and the ratio.
+//! as medians of the rounds, and the ratio of the two p99.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -105,7 +105,7 @@ fn make_cold(file: &File) {
     unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_RANDOM) };
 }
 
-/// Reads the cold file with eight threads per CPU until told to stop.
+/// Reads the cold file with eight threads per CPU until `stop` is set.
 fn flood_plainly(scratch: &Scratch, begun: &Barrier, stop: &AtomicBool) {
     make_cold(&scratch.cold);
     let threads = 8 * std::thread::available_parallelism().map_or(1, usize::from) as u64;
@@ -122,7 +122,7 @@ fn flood_plainly(scratch: &Scratch, begun: &Barrier, stop: &AtomicBool) {
     });
 }
 
-/// Keeps 4,096 slow requests in flight until told to stop.
+/// Keeps 4,096 slow requests in flight until `stop` is set.
 fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) {
     let mut context =
         Context::builder().entries(FLOOD).engine(EngineKind::Workers).build().unwrap();

@@ -1,5 +1,6 @@
-//! The part of a context that lanes and threads may use. It has the request slots, and decides how
-//! a request begins and ends, where its completion goes, and which thread to call.
+//! The part of a context that lanes (the ways to execute requests) and threads may use. It has the
+//! request slots, and decides how a request begins and ends, where its completion goes, and which
+//! thread to call.
 #![allow(unsafe_code)]
 
 mod completing;
@@ -29,14 +30,16 @@ use crate::sys::aio::IoEvent;
 /// Receives completions as they happen, in place of a completion queue. The thread that has ended
 /// the request calls it, with no lock held.
 pub trait Sink: Send + Sync + std::fmt::Debug {
-    /// A request has ended; `obj` is its [`Sqe::user_data`](crate::Sqe::user_data).
+    /// Receives the completion of a request that has ended; `obj` is its
+    /// [`Sqe::user_data`](crate::Sqe::user_data).
     ///
     /// # Safety
     /// The request was accepted with this `obj` and this `data`. This is called once for each
     /// request.
     unsafe fn complete(&self, event: &IoEvent);
 
-    /// The slot of an ended request is free. A sink passes on requests that wait for a slot.
+    /// Tells the sink that the slot of an ended request is free. A sink that holds back requests,
+    /// because no slot was free, submits some now.
     fn released(&self);
 
     /// Runs `harvest`, which ends several requests one after the other. A sink may do work for all
@@ -63,14 +66,14 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// The poller is about to execute a transfer on a stream. `Some(result)` ends the request
-    /// without executing it.
+    /// Called before the poller (`threads/poller.rs`) executes a transfer on a stream.
+    /// `Some(result)` ends the request without executing it.
     fn before_transfer(&self, _sqe: &Sqe) -> Option<i32> {
         None
     }
 
-    /// The poller has transferred at least one byte of a request on a stream. The request's
-    /// completion comes after this call.
+    /// Called after the poller has transferred at least one byte of a request on a stream, and
+    /// before the request's completion.
     fn after_transfer(&self, _fd: i32, _is_write: bool) {}
 }
 
@@ -79,7 +82,7 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
 pub(crate) enum Executor {
     /// A thread of the program, while it waited.
     Waiter,
-    /// A worker with the baton.
+    /// A worker with the baton, the right to execute the inline requests.
     Worker,
     /// A worker without the baton.
     Pool,
@@ -146,7 +149,8 @@ pub(crate) trait Placing: Send + Sync + fmt::Debug {
     /// Notes the calling thread's CPU as the one that hands these requests to the kernel.
     fn ran_here(&self, slots: &[u32]);
 
-    /// Sends a completion to the CPU that wants it. False: the caller completes it here.
+    /// Sends a completion to the CPU on which it has to be processed. False: the caller completes
+    /// the request here.
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool;
 
     /// Runs `f`, and sends the completions that it makes for other CPUs to each CPU in one batch.
@@ -178,8 +182,8 @@ pub(crate) struct Board {
     ticks_per_us: u64,
     /// Takes the completions, if a front end wants them at once.
     sink: Option<Box<dyn Sink>>,
-    /// A limit on the size of files is set. So a write that a thread of the program executes may
-    /// raise an unexpected signal (SIGXFSZ).
+    /// A sink takes the completions, and a limit on the size of files is set (RLIMIT_FSIZE). So a
+    /// write that a thread of the program executes may raise an unexpected signal (SIGXFSZ).
     is_limited: bool,
     /// Set if the context is placed.
     placed: Option<Box<dyn Placing>>,
@@ -233,8 +237,8 @@ impl Board {
         self.generation == process::generation()
     }
 
-    /// Is the context destroyed? If the caller has a slot and the answer is no, the destroying
-    /// thread waits for that slot.
+    /// Has a thread begun to destroy the context? If the caller has a slot and the answer is no, a
+    /// thread that destroys the context later waits for the slot.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
@@ -275,7 +279,8 @@ impl Board {
         self.ticks_per_us
     }
 
-    /// The request's number in the order of submission; the first number if it is `alone`.
+    /// The request's number in the order of submission. 0, which comes before all others, if the
+    /// request is `alone`.
     #[inline]
     pub(crate) fn next_number(&self, alone: bool) -> u64 {
         if alone { 0 } else { self.numbered.fetch_add(1, Ordering::Relaxed) + 1 }
@@ -329,7 +334,8 @@ impl Board {
         sys::ticks().wrapping_sub(begin).saturating_mul(1000) / self.ticks_per_us
     }
 
-    /// Must this write raise no signal in a thread of the program that executes it?
+    /// Must a thread of the program that executes this write suppress its signals (SIGXFSZ,
+    /// SIGPIPE)?
     #[inline]
     pub(crate) fn is_to_be_quiet(&self, stream: bool) -> bool {
         self.is_limited || stream && self.has_sink()
@@ -379,8 +385,8 @@ impl Board {
         lock(&self.kept).push(copy);
     }
 
-    /// Gives requests another descriptor of their eventfd, which is about to be closed. The context
-    /// keeps that descriptor.
+    /// Gives requests a duplicate of their eventfd's descriptor, which the program is about to
+    /// close. The context keeps the duplicate open.
     pub(crate) fn keep_eventfds(&self, fds: &RangeInclusive<i32>) {
         let mut copies = Copies::default();
         self.free.each_held(|index| {
@@ -500,8 +506,8 @@ impl Board {
     /// Drops the numbers of cancelled requests in a queue. The others keep their order, unless
     /// other threads push meanwhile.
     pub(crate) fn purge(&self, queue: &IndexRing) {
-        // Stops at the end as it was: the order of requests that are put back would change if
-        // others popped meanwhile.
+        // The loop stops where the queue ends now. Beyond that are requests that it has put back:
+        // to pop these again would change their order.
         let end = queue.end();
         while let Some(request) = self.pop_before(queue, end) {
             if request.slot().is_canceled() {
@@ -513,7 +519,7 @@ impl Board {
     }
 
     /// Is an earlier transfer on the same descriptor and direction neither done nor on the poller's
-    /// list? At its submit, the descriptor was not yet known to be a stream.
+    /// list? Such a transfer was submitted before the descriptor was known to be a stream.
     pub(crate) fn has_strays_before(&self, index: u32) -> bool {
         if self.free.held() <= self.polled.load(Ordering::Relaxed) {
             // All requests are on the list, which the caller has locked.

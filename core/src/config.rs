@@ -153,8 +153,8 @@ impl Builder {
 
     /// Workers that may execute requests of this context at a time: 1 to 64. The default is 64, the
     /// limit of the process. A context may use three times as many workers as are left of that
-    /// limit. The same limit holds for workers that execute requests that may wait without end. A
-    /// worker that has waited for a millisecond or two does not count.
+    /// limit. Workers that execute requests that may wait without end have a limit of their own, of
+    /// the same value. Of these, a worker that has waited for a millisecond or two does not count.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;
@@ -301,7 +301,8 @@ pub struct Faults {
     pub held: u16,
     /// The maximum delay in microseconds. A wait or submit may end it earlier.
     pub held_us_max: u32,
-    /// Reads, writes, syncs and functions that complete with `-EIO` and do nothing.
+    /// Reads, writes, syncs, and functions that a front end has workers call: these complete with
+    /// `-EIO` and do nothing.
     pub eio: u16,
     /// Reads and writes that complete with `-EAGAIN` and do nothing.
     pub eagain: u16,

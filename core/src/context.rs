@@ -31,7 +31,8 @@ use crate::stats::Snapshot;
 /// Dropping a context cancels requests that have not started, and waits for the others, so that no
 /// buffer is written to afterwards. [`Context::destroy`] does the same and returns the completions.
 ///
-/// After a fork, the context belongs to the parent: in the child every call answers `EINVAL`.
+/// After a fork, the context belongs to the parent. In the child, submitting, waiting and
+/// cancelling fail with `EINVAL`, and there is nothing to reap.
 ///
 /// The threads that execute requests share the descriptor table of the thread that made the first
 /// context. A thread that gets a table of its own (unshare(2) with `CLONE_FILES`, close_range(2)
@@ -63,7 +64,8 @@ use crate::stats::Snapshot;
 pub struct Context {
     instance: Arc<Instance>,
     pushed: Vec<Entry>,
-    /// Completions that `wait` has taken, oldest first.
+    /// Completions that `wait` and `reap` have taken from the engine, and not yet returned; oldest
+    /// first.
     taken: VecDeque<Cqe>,
     /// The eventfd that is counted up after each completion, or -1.
     notify: RawFd,
@@ -306,14 +308,15 @@ impl Context {
     }
 
     /// The maximum number of entries that a submit may accept now. The free slots are counted only
-    /// if `wait` has taken completions.
+    /// if `taken` holds completions. Otherwise the engine accepts as many entries as it has free
+    /// slots.
     #[inline]
     fn room(&self) -> usize {
         if self.taken.is_empty() { self.entries() } else { self.room_beside_taken() }
     }
 
-    /// As `room`, after `wait` has taken completions. They are unreaped, although their slots are
-    /// free.
+    /// As `room`, if `taken` holds completions. The program has not reaped these, although their
+    /// slots are free.
     #[inline(never)]
     fn room_beside_taken(&self) -> usize {
         let most = self.entries().saturating_sub(self.taken.len());
@@ -327,7 +330,8 @@ impl Context {
 
     /// Sleeps until `min` completions can be reaped, at most `timeout`. The thread executes
     /// requests instead of sleeping where that is no slower. Returns the number that can be reaped,
-    /// which is less than `min` after a timeout. With `min` 0 it never sleeps.
+    /// which is less than `min` after a timeout. With `min` 0, it waits only for requests that
+    /// other threads execute, and that are expected to end soon.
     ///
     /// # Errors
     /// `EINTR` if fewer than `min` can be reaped and a signal handler ran, or

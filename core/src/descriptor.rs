@@ -20,12 +20,12 @@ thread_local! {
 /// Counts the calls of [`some_end`].
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// The event loop of the calling thread begins another turn.
+/// Notes that the event loop of the calling thread begins another turn.
 pub(crate) fn begin_turn() {
     TURN.set(TURN.get().wrapping_add(1).max(1));
 }
 
-/// Descriptors are about to be closed: answers about them must not be used again.
+/// Makes all kept answers invalid, because descriptors are about to be closed.
 pub(crate) fn some_end() {
     ENDED.fetch_add(1, Ordering::Relaxed);
 }
@@ -165,7 +165,7 @@ pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     Ok(Facts::note(fd, &Said { flags, seekable, device, socket, local }))
 }
 
-/// A read (or write) by a thread that may wait has ended. The next ones are
+/// Notes that a read (or write) has ended, in a thread that may wait. The next ones are
 /// [trusted](Facts::is_trusted), if the file is on a local file system. If that is unknown, this
 /// asks the file system, and so may wait for it.
 #[inline(never)]
@@ -180,7 +180,7 @@ pub(crate) fn prove(fd: RawFd, write: bool) {
 
 #[cold]
 fn classify(fd: RawFd) {
-    // If the number stands for another file now, nothing is learned.
+    // If the number gets another file between the two calls of `stat`, nothing is learned.
     let Ok(before) = sys::stat(fd) else { return };
     let local = sys::is_local(fd);
     if sys::stat(fd).ok().map(|after| after.identity) != Some(before.identity) {
@@ -256,8 +256,9 @@ impl Asked {
     }
 
     /// The file status flags (F_GETFL), 0 if the descriptor is not open. The answer is of this
-    /// batch or, with `in_turn`, of this turn of an event loop. Nobody sees whether a number gets
-    /// another file within a turn. So correctness does not depend on such an answer.
+    /// batch or, with `in_turn`, of this turn of an event loop. A number may get another file
+    /// within a turn, and the engine may not notice. So correctness does not depend on an answer
+    /// that is used `in_turn`.
     fn flags_of(&mut self, fd: i32, in_turn: bool) -> i32 {
         thread_local! {
             static LAST: InTurn<i32> = const { InTurn::new() };
@@ -365,7 +366,7 @@ mod tests {
         let before = asked.get();
         last.ask_ahead_at(at(6, 1, 0), answer);
         assert_eq!((asked.get() - before, times(1, 2, 6, 1)), (0, 1));
-        // The sleep was long.
+        // After a long sleep, the answer from before it is too old, and the kernel is asked again.
         last.ask_ahead_at(at(7, 1, 0), answer);
         let before = asked.get();
         assert_eq!(last.ask_at(at(7, 1, 1 << 40), 2, || answer(2)), Ok(2));
@@ -381,7 +382,8 @@ mod tests {
         super::begin_turn();
         let asked = |fd| (Asked::new().is_direct_file(fd), Asked::new().appends(fd));
         assert_eq!(asked(fd), (false, false));
-        // SAFETY: two open descriptors; the first file is dropped as the second one.
+        // SAFETY: both descriptors are open. `plain` keeps its number, which names the second file
+        // now, and closes it when dropped.
         assert_eq!(unsafe { libc::dup2(append.as_raw_fd(), fd) }, fd);
         assert_eq!(asked(fd), (false, true));
     }
@@ -433,7 +435,8 @@ mod tests {
         let file = File::create(&path).unwrap();
         let opened = |flags| File::options().read(true).write(true).custom_flags(flags).open(&path);
         let (file, other) = (opened(flags).unwrap_or(file), opened(other).unwrap());
-        // SAFETY: calls on descriptors; nobody has the number.
+        // SAFETY: the calls take open descriptors, and no other code in this process uses the
+        // number.
         unsafe {
             assert_eq!(libc::dup2(file.as_raw_fd(), number), number);
             super::fresh(number).unwrap();
@@ -572,7 +575,7 @@ mod route_tests {
             let sqe = Sqe::write(NUMBER, &[0; 512], 0);
             route(&sqe, Kind::Write, KernelScope::Direct, &mut Asked::new())
         };
-        // SAFETY: nobody has the number.
+        // SAFETY: no other code in this process uses the number.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), NUMBER) }, NUMBER);
         descriptor::fresh(NUMBER).unwrap();
         assert_eq!(lane(), (Route::Kernel, false));

@@ -308,7 +308,8 @@ thread_local! {
 }
 
 /// Reads repeat pread until the buffer is full, the file ends, or an error occurs. Writes call
-/// pwrite once: a partial write has met a limit (RLIMIT_FSIZE), and the rest would raise a signal.
+/// pwrite once: a partial write may have met a limit (RLIMIT_FSIZE), and then writing the rest
+/// would raise a signal.
 #[inline(always)]
 unsafe fn positional(sqe: &Sqe, write: bool, call: impl Fn(u64, usize, u64) -> Ret) -> i32 {
     let len = (sqe.len as usize).min(MAX_RW_COUNT);

@@ -1,9 +1,9 @@
 //! An allocator for drop-ins: the C library's, with a reserve for small allocations when it fails.
 //!
 //! Rust ends the process when there is no memory. A library must not do that to the program that
-//! loaded it. Large amounts are asked for beforehand ([`has_memory`]); small or late ones come from
-//! the reserve. Large allocations have a mapping of their own, apart from the program's
-//! ([`Mapping`]).
+//! loaded it. The library checks beforehand whether a large amount is free ([`has_memory`]). A
+//! small allocation that fails nevertheless comes from the reserve. Large allocations have a
+//! mapping of their own, apart from the program's ([`Mapping`]).
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -98,8 +98,8 @@ impl<T> Deref for Zeros<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: values of the box, or, in a page-aligned mapping of their size, made of zeros
-        // (`Zero`); nobody has them mutably.
+        // SAFETY: the values are in a box, or in a page-aligned mapping of their size, where zero
+        // bytes are values (`Zero`). There is no mutable reference to them.
         unsafe { self.values.as_ref() }
     }
 }

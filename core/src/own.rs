@@ -1,5 +1,5 @@
 //! The numbers of the engine's own descriptors. A front end that sees a program close every number
-//! leaves them out.
+//! does not close these.
 //!
 //! There is one bit for each number, on pages that the kernel zeroes in the child of a fork: a
 //! child may close what it inherits. Where the kernel has no such pages (before 4.14), nothing is
@@ -64,7 +64,7 @@ pub(crate) fn note(fd: RawFd) {
     bits()[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
 }
 
-/// A descriptor of the engine's own is about to be closed.
+/// Removes the note about a descriptor of the engine's own, which is about to be closed.
 pub(crate) fn forget(fd: RawFd) {
     let word = usize::try_from(fd).ok().and_then(|number| bits().get(number / 64));
     if let Some(word) = word {
@@ -146,7 +146,7 @@ pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
 }
 
 /// A duplicate of a descriptor of the program's. Dropping the last reference waits for no server,
-/// because locks may be held.
+/// because the dropping thread may hold locks.
 #[derive(Debug)]
 pub(crate) struct Copied(RawFd);
 

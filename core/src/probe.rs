@@ -135,7 +135,7 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExpectedLane {
-    /// One request after the other, by the thread that holds the baton.
+    /// One request after the other, by one thread at a time: a waiting thread or a worker.
     Inline,
     /// Each request to a worker of its own.
     Pool,

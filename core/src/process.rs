@@ -14,7 +14,7 @@ use crate::sys::{self, Mapping};
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// The last number that was given out; kept across a fork.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The process that last called [`enter`].
+/// The process that was last given a number by [`enter`].
 static PID: AtomicI32 = AtomicI32::new(0);
 /// Used in place of the page if the kernel has no MADV_WIPEONFORK (before 4.14).
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
@@ -44,7 +44,7 @@ fn make_word() -> &'static AtomicU64 {
             std::ptr::from_ref(&FALLBACK).cast_mut()
         }
     };
-    // The word of the first thread is used.
+    // If several threads have made a word, all use the one that was stored first.
     let null = std::ptr::null_mut();
     let _ = WORD.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
     // SAFETY: not null any more; a page of ours that stays mapped, or a static.

@@ -26,7 +26,7 @@ pub(crate) struct CopiedIn {
 /// `struct iovec` (readv(2)).
 pub(crate) type Iovec = libc::iovec;
 
-/// How an operation treats its descriptor.
+/// The kind of an operation: what the engine has to know about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -47,10 +47,11 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Route {
-    /// In order, by the thread that holds the baton.
+    /// In order, by the thread that holds the baton: the right to execute the context's inline
+    /// requests.
     #[default]
     Inline = 0,
-    /// As inline. It also waits for earlier ordered requests.
+    /// As [`Route::Inline`]. The request also waits for earlier ordered requests.
     Ordered,
     /// On a worker of its own, or on a waiter that needs its completion anyway.
     Pool,
@@ -65,7 +66,8 @@ pub(crate) enum Route {
     Stream,
     /// Handed to the kernel.
     Kernel,
-    /// For large copies from the page cache: in parallel on as many threads as there are CPUs.
+    /// For large copies from the page cache: in parallel, on waiters, and on one worker for each
+    /// CPU, but on four workers at most.
     Copy,
     /// Completed without being executed: the engine `null`.
     Null,
@@ -84,7 +86,8 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
     /// Where the request is executed.
     pub(crate) route: Route,
-    /// The request has passed earlier inline requests, and waits for the ordered ones.
+    /// Of an fsync: the inline requests before it have left their queue, and it waits behind the
+    /// ordered requests now.
     pub(crate) passed_inline: bool,
     /// The descriptor is a stream: the offset is ignored.
     pub(crate) stream: bool,

@@ -101,11 +101,12 @@ counters! {
     bytes_written,
     /// Requests executed by a thread of the program, while it waited.
     by_waiter,
-    /// Requests executed by a worker that held the baton.
+    /// Requests executed by a worker that held the baton: the right to execute a context's inline
+    /// requests, one after the other.
     by_worker,
     /// Requests executed by a worker without the baton.
     by_pool,
-    /// Requests completed by the poller.
+    /// Requests completed by the poller, the thread that waits for pipes, sockets and terminals.
     by_poller,
     /// Requests executed by the kernel, or by the C library's threads.
     by_kernel,
@@ -115,7 +116,7 @@ counters! {
     wakeups,
     /// Times that the baton was taken from a blocked holder.
     handovers,
-    /// Times that a worker was called to execute beside a waiting thread.
+    /// Times that a worker was called to execute queued requests beside a thread of the program.
     calls_beside,
     /// Calls counted in `calls_beside` whose worker found its CPU busy, and left.
     beside_busy,

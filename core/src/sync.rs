@@ -56,8 +56,8 @@ pub(crate) fn fence_behind_exchange() {
 pub(crate) fn this_thread() -> usize {
     #[cfg(loom)]
     {
-        // In a model, each call gives another number: no sleep counts as an earlier one of the same
-        // thread.
+        // In a model, each call gives another number, so that no sleep is taken for an earlier
+        // sleep of the same thread.
         static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(2);
         NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
@@ -106,8 +106,8 @@ mod counted {
         _count: Count,
     }
 
-    /// Counts as a held lock while it lives: a signal handler that interrupts its thread does not
-    /// wait.
+    /// Counts as a held lock while it lives. So a signal handler that interrupts its thread knows
+    /// that it must not wait for a lock.
     #[derive(Debug)]
     pub(crate) struct Count(());
 
@@ -152,7 +152,7 @@ mod counted {
 }
 
 /// Lets other threads finish: first it yields to threads that can run on this CPU. Then it sleeps,
-/// in case a thread of a higher class has preempted one of them.
+/// in case a thread of a higher scheduling class has preempted one of them.
 #[derive(Debug, Default)]
 pub struct Patience(u32);
 

@@ -231,7 +231,8 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// As [`Table::get`], for a thread that has looked before and uses no value now. Makes no call
-    /// that changes errno. Gives `None` to any other thread, too.
+    /// that changes errno. A thread that has not looked before, or uses a value now, gets `None`,
+    /// too.
     #[inline(always)]
     pub fn get_again(&self, handle: usize) -> Option<Pinned<'_, T>> {
         let word = hazard::free_again()?;

@@ -232,7 +232,7 @@ impl Row {
         self.engines.iter().flat_map(|&engine| WHEN.map(|when| (engine, when)))
     }
 
-    /// The cells in which the calls are refused, each with the errno.
+    /// The cells (see [`Cell`]) in which the calls are refused, each with the errno.
     fn refusals(&self) -> impl Iterator<Item = (Cell, i32)> {
         self.cells().zip(ERRNOS.into_iter().cycle())
     }

@@ -59,7 +59,8 @@ fn skipped(test: &str, reason: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {reason}");
 }
 
-/// Two CPUs in different cells, or the reason why there are none.
+/// Two CPUs in different cells (groups of CPUs that share a NUMA node, a cache or a core). `None`,
+/// with a message, if there is one cell only.
 fn two_cells(test: &str) -> Option<(usize, usize)> {
     let topology = Topology::look();
     let mut cells = topology.cells().iter().filter_map(|cell| cell.and(topology.allowed()).first());
@@ -80,7 +81,7 @@ fn data() -> File {
     file
 }
 
-/// The same file through the page cache and, if its file system allows that, past it.
+/// The same file through the page cache and, if its file system allows that, for direct I/O.
 fn ways_in(file: &File) -> Vec<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -88,7 +89,7 @@ fn ways_in(file: &File) -> Vec<File> {
     std::iter::once(File::open(&path).unwrap()).chain(direct).collect()
 }
 
-/// Every engine that is allowed here.
+/// Runs the check with every engine that is allowed here, except `null`.
 fn each_engine(test: &str, mut check: impl FnMut(Builder)) {
     for engine in EngineKind::ALL {
         let builder = Context::builder().engine(engine).entries(BLOCKS as u32).stats(true);
@@ -141,7 +142,7 @@ fn with_handler(builder: Builder) -> (Builder, Seen) {
     (builder.handler(handler), seen)
 }
 
-/// Threads of this process with this name.
+/// The number of threads of this process with this name.
 fn threads_named(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let is = |task: &std::fs::DirEntry| {

@@ -273,7 +273,8 @@ pub(crate) mod enter {
     pub(crate) const ABS_TIMER: u32 = 1 << 5;
     /// The address of the argument is an offset in a registered region.
     pub(crate) const EXT_ARG_REG: u32 = 1 << 6;
-    /// The wait does not count as a wait for I/O. It never does here: threads wait for a futex.
+    /// The wait does not count as a wait for I/O. No sleep here counts as one: threads sleep in
+    /// futex(2), ppoll(2) or io_pgetevents(2).
     pub(crate) const NO_IOWAIT: u32 = 1 << 7;
     pub(crate) const KNOWN: u32 = ((1 << 6) - 1) | NO_IOWAIT;
 }

@@ -9,12 +9,12 @@ use uringlet::front::memory::accessible_now;
 use crate::memory::Mapped;
 use crate::user;
 
-/// The maximum number of buffers of a list, and of a ring.
+/// The maximum number of buffers of a list.
 const MOST: usize = u16::MAX as usize;
 /// The maximum number of buffers for one transfer.
 const SEVERAL: usize = 256;
-/// The offset of a ring's tail, in bytes. From its beginning on, the ring has buffers of 16 bytes
-/// each.
+/// The offset of a ring's tail, in bytes. A ring is an array of entries of 16 bytes, each for one
+/// buffer. The tail is in the last two bytes of the first entry.
 const TAIL: usize = 14;
 
 /// A buffer that a program has provided.
@@ -75,7 +75,7 @@ pub(crate) fn bytes_of(buffers: &[Provided]) -> u64 {
 }
 
 impl BufferGroup {
-    /// Takes the next buffer. `None`: there is none.
+    /// Takes the next buffer. `None`: there is none, or the ring's memory cannot be read.
     pub(crate) fn take(&mut self) -> Option<Provided> {
         if let Some(buffer) = self.back.pop_front() {
             return Some(buffer);
@@ -176,7 +176,7 @@ impl BufferGroup {
         if is_hidden {
             return;
         }
-        // SAFETY: of the ring, which the program has registered.
+        // SAFETY: the place is in the ring, which the program has registered.
         let shown = unsafe { user::write(entry + 8, len) };
         if len > 0 && shown.is_ok() {
             // SAFETY: as above.
@@ -214,7 +214,7 @@ fn has_more(at: usize, head: u16, tail: &mut u16) -> bool {
         && let Ok(now) = user::read(at + TAIL)
     {
         *tail = now;
-        // Orders the program's writes before its write of the tail.
+        // Entries are read after this read of the tail, because the program writes the tail last.
         fence(Ordering::Acquire);
     }
     head != *tail
@@ -292,7 +292,7 @@ impl BufferGroups {
         Ok(self.groups.remove(&number).map(|group| group.waiting).unwrap_or_default())
     }
 
-    /// The number of buffers that were taken out of a ring so far, and not given back.
+    /// The head of a ring, as the program sees it: the place of the buffer that is taken next.
     ///
     /// # Errors
     /// As [`unregister`](Self::unregister).
@@ -362,7 +362,7 @@ mod tests {
         page.0[0][1] |= 4 << 48;
         let (mut groups, at) = (BufferGroups::default(), page.0.as_mut_ptr());
         let tail = |now: u64| {
-            // SAFETY: of the page.
+            // SAFETY: the place is in the page.
             unsafe { at.cast::<u16>().add(7).write_volatile(now as u16) };
         };
         groups.register(1, Some(at as u64), 4, true).expect("a ring");
@@ -371,10 +371,10 @@ mod tests {
         let late = group.take_several(LEN);
         assert_eq!((ids(&early), ids(&late)), (vec![0, 1], vec![2]));
         assert!(group.use_up(&late, 40, true), "60 bytes are left");
-        // SAFETY: of the page.
+        // SAFETY: the place is in the page.
         assert_eq!(unsafe { at.add(2).read_volatile() }, [2040, 60 | 2 << 32]);
         // The program takes the buffers in front for used, and fills their places again.
-        // SAFETY: of the page.
+        // SAFETY: the place is in the page.
         unsafe { at.add(1).write_volatile(entry(5000, 5)) };
         tail(6);
         assert!(group.use_up(&early, 10, false), "90 bytes are left");

@@ -23,7 +23,7 @@ pub(crate) enum Call {
         path: CString,
         how: [u64; 3],
     },
-    /// An open whose descriptor is the engine's own, under a number that programs do not expect.
+    /// An open whose descriptor gets a high number, by [`move_aside`].
     OpenAside(Box<Self>),
     Close {
         fd: i32,
@@ -192,7 +192,7 @@ impl Call {
             Self::FGetXattr { fd, name, value, len } => files::fgetxattr(*fd, name, *value, *len),
             Self::Splice { from, to, len, flags } => files::splice(*from, *to, *len, *flags),
             Self::Tee { from, to, len, flags } => files::tee(*from, *to, *len, *flags),
-            // SAFETY: the program's pages, and the program's wish.
+            // SAFETY: the pages are the program's, and the program asks for this.
             Self::Madvise { at, len, advice } => unsafe { sys::madvise(*at, *len, *advice) },
             Self::EpollCtl { epoll, op, fd, events, data } => {
                 sys::epoll_ctl(*epoll, *op, *fd, *events, *data)

@@ -222,7 +222,7 @@ impl Chains {
         self.held.pop_front().map(|chain| chain.head)
     }
 
-    /// From now on no request starts.
+    /// Removes the queued starts of requests: the ring is being closed.
     pub(crate) fn forget_starts(&mut self) {
         self.starts.clear();
         for steps in [&mut self.steps, &mut self.following] {
@@ -312,7 +312,7 @@ mod loom_models {
             self.start_all();
         }
 
-        /// Every submitted request has ended, once.
+        /// Ends the open requests, and checks that every submitted request has ended once.
         fn finish(&mut self) {
             while !self.open.is_empty() {
                 self.complete();

@@ -1,6 +1,6 @@
 //! Completions that the program has not reaped, and their three places. They are in the ring, in
-//! the backlog because the ring had no room, or deferred until the owner comes (DEFER_TASKRUN).
-//! None is lost, and none overtakes another.
+//! the backlog because the ring had no room, or deferred (DEFER_TASKRUN). Deferred ones wait until
+//! the *owner*, the thread that submits, enters the ring. None is lost, and none overtakes another.
 //!
 //! Completions move under the ring's lock. A thread that is about to sleep reads the counts without
 //! the lock. So a completion that moves must always be seen in one of the places.
@@ -12,7 +12,8 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// The completion queue of a ring's memory.
 pub(crate) trait Queue {
-    /// The number of places.
+    /// The number of entries. A *place* is a value of the head or tail, whose low bits are the
+    /// index of an entry.
     fn entries(&self) -> u32;
     /// The number of completions that the program has reaped, as the program says.
     fn head(&self) -> u32;
@@ -72,12 +73,12 @@ impl Completions {
         Self { backlog: VecDeque::new(), deferred: VecDeque::new() }
     }
 
-    /// Had the ring no room for some completions?
+    /// Are there completions for which the ring had no room?
     pub(crate) fn has_overflown(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Do some completions wait for the owner to come?
+    /// Are there completions that wait for the owner to enter the ring?
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
@@ -100,7 +101,7 @@ impl Completions {
         }
     }
 
-    /// Adds a completion that goes into the ring when the owner comes.
+    /// Adds a completion that goes into the ring when the owner enters the ring.
     pub(crate) fn defer(&mut self, counts: &Counts, cqe: Cqe) {
         self.deferred.push_back(cqe);
         counts.outside.fetch_add(1, Ordering::Release);

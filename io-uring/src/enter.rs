@@ -33,8 +33,9 @@ pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i
     rings::find(fd)?.ok_or(0)
 }
 
-/// As [`not_ours`], for an index that the calling thread has not registered here. Answers `errno`,
-/// unless the thread has registered a ring of the kernel's.
+/// As [`not_ours`], for an index that the calling thread has not registered here. Returns `errno`
+/// if the kernel refuses io_uring, or knows no such index while this process has rings. Otherwise
+/// returns the kernel's `answer`.
 pub(crate) fn not_registered(answer: i32, errno: i32) -> i32 {
     let is_refused = REFUSALS.contains(&answer);
     let is_none = [-libc::EBADF, -libc::EINVAL].contains(&answer) && !rings::none();
@@ -150,7 +151,7 @@ unsafe fn enter_ring(
             Ok(())
         }
         Ok(bounds) => {
-            // The wait itself looks for receives that were left untried.
+            // The wait itself takes events, also for receives that wait without a first try.
             core.untried.store(false, Ordering::Relaxed);
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
             // A signal handler may leave the wait by a jump. The ring is not pinned during the
@@ -261,7 +262,8 @@ fn wait_once(
         drop(entered);
         match waited {
             Waited::Enough if core.missing_of_all(min, timeouts) == 0 => return Ok(()),
-            // The other requests belong to another process.
+            // This process has nothing in flight in a shared ring: the loop waits for other
+            // processes.
             Waited::Enough => {}
             Waited::TimedOut => return look_last(core, (min, timeouts), -libc::ETIME),
             Waited::Interrupted => return look_last(core, (min, timeouts), -libc::EINTR),
@@ -270,7 +272,8 @@ fn wait_once(
     }
 }
 
-/// A wait that ends without a sleep has not seen which sockets and polls are ready.
+/// A wait ends with `errno`, and may not have seen which sockets and polls are ready: checks them
+/// once more.
 fn look_last(core: &Core, (min, timeouts): (u32, u32), errno: i32) -> Result<(), i32> {
     let entered = core.entered();
     service::look_at_all();

@@ -122,7 +122,8 @@ impl Buffer {
     }
 }
 
-/// Moves a new descriptor to a number that programs do not expect. The caller owns it.
+/// Moves a new descriptor to a number from 40 on: programs choose lower numbers by hand. The caller
+/// owns the descriptor.
 pub(crate) fn move_aside(fd: i32) -> i32 {
     if fd < 0 {
         return fd;

@@ -1,8 +1,9 @@
 //! A drop-in `liburing.so.2`, also for io_uring's system calls that programs make through the C
 //! library. Programs written for io_uring do their I/O through uringlet.
 //!
-//! The functions have a leading underscore here; `build.rs` has the linker make the real names and
-//! versions. README.md in this crate's folder lists the differences from the original.
+//! The functions of liburing have a leading underscore in this source. The linker makes the real
+//! names and versions, as `build.rs` says. README.md in this crate's folder lists the differences
+//! from the original.
 
 #![cfg_attr(loom, allow(dead_code))]
 

@@ -1,8 +1,10 @@
-//! The memory of a ring: this library's pages, which stay until nobody posts any more, and the
-//! program's mappings of the same pages.
+//! The memory of a ring: this library's pages, and the program's mappings of the same pages. The
+//! library's pages stay until no thread posts completions any more.
 //!
 //! The program may write anything to it at any time. So it is only accessed by atomics, or copied
 //! once. Every index is masked, and values that the program must not change are kept elsewhere.
+//!
+//! A *place* in a queue is a value of its head or tail: a counter, whose low bits are the index.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -22,7 +24,8 @@ use crate::sys;
 const PAGE: usize = 4096;
 const CQES: usize = 64;
 const SQE: usize = 64;
-/// The offset of the journal's records, after the page's words.
+/// The offset of the records of requests in flight (`shared/journal.rs`). In front of them are the
+/// words of [`Page`].
 const RECORDS: usize = 64;
 const _: () = assert!(size_of::<Page>() <= RECORDS);
 
@@ -33,7 +36,7 @@ pub(crate) type RawSqe = [u64; 8];
 pub(crate) struct Memory {
     rings: Mapped,
     sqes: Mapped,
-    /// The words that processes sharing the ring exchange.
+    /// The words that processes sharing the ring exchange, and the records of requests in flight.
     beside: Mapped,
     sq_entries: u32,
     cq_entries: u32,
@@ -165,7 +168,7 @@ impl Current {
         self.all().last().map(Arc::clone).expect("one from the beginning on")
     }
 
-    /// The ring's lock is held.
+    /// Makes `memory` the ring's present memory. The ring's lock is held.
     pub(crate) fn replace(&self, memory: Arc<Memory>) {
         let now = Arc::as_ptr(&memory).cast_mut();
         self.all().push(memory);
@@ -243,8 +246,8 @@ impl Memory {
         self.cq_entries
     }
 
-    /// Copies what the queues of a smaller or larger ring have to these queues, and all words that
-    /// count. Nobody else uses this memory, and the ring's lock is held.
+    /// Copies entries, completions, and all words but masks and sizes from the memory that the ring
+    /// had before a resize. Nobody else uses this memory, and the ring's lock is held.
     ///
     /// # Errors
     /// `-EOVERFLOW`: the entries or the completions have no room here.
@@ -282,7 +285,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The bytes of the entry with this place as its index.
+    /// The bytes of the entry whose index belongs to this place.
     fn raw_entry(&self, place: u32) -> *mut u8 {
         self.sqes.at.wrapping_add((place & (self.sq_entries - 1)) as usize * self.sqe_size)
     }
@@ -332,7 +335,7 @@ impl Memory {
         unsafe { &*self.beside.at.cast::<Page>() }
     }
 
-    /// The records of requests in flight, by number: as many as the completion queue has places.
+    /// The records of requests in flight: one for each entry of the completion queue.
     pub(crate) fn records(&self) -> &[Record] {
         // SAFETY: the mapping has room for as many behind the page's words, aligned as those; they
         // are atomics to everybody.
@@ -372,17 +375,18 @@ impl Memory {
         if index >= self.sq_entries {
             return None;
         }
-        // SAFETY: the index was compared.
+        // SAFETY: the index is below the number of entries.
         Some(unsafe { self.sqes.at.add(index as usize * self.sqe_size).cast::<RawSqe>() })
     }
 
     /// Writes a completion to a place. Nobody reads it before the tail is published.
     pub(crate) fn write_cqe(&self, place: u32, cqe: &Cqe) {
         let at = self.raw_cqe(place).cast::<Cqe>();
-        // SAFETY: inside the ring, which has as many places; the program's reads of a place that
-        // is not published are its own affair.
+        // SAFETY: inside the ring, because the place is masked. A program that reads a place before
+        // it is published gets any value.
         unsafe {
-            // Field by field, as they were made: a copy of the whole would wait for its parts.
+            // Field by field, as the caller has just stored them: a wider load of the whole would
+            // stall until those stores are done.
             (&raw mut (*at).user_data).write_volatile(cqe.user_data);
             (&raw mut (*at).res).write_volatile(cqe.res);
             (&raw mut (*at).flags).write_volatile(cqe.flags);

@@ -7,7 +7,7 @@ use crate::user;
 
 /// The maximum number of queries in a list, which may be a circle.
 const MOST: u32 = 1000;
-/// The length of the longest answer, in bytes.
+/// An upper bound for the length of an answer, in bytes.
 const LONGEST: usize = 64;
 /// The number of the only query that is answered, about operations and flags.
 const OPERATIONS: u32 = 0;

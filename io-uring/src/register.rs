@@ -150,7 +150,7 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
         reg::PROBE => probe(arg, count),
         reg::RESTRICTIONS => restrict(locked, arg, count),
         reg::ENABLE_RINGS => enable(locked.core(), arg, count),
-        // The affinity of workers is set for the whole program: workers do not belong to one ring.
+        // Accepted without effect: workers serve all rings, so none has the affinity of one ring.
         reg::IOWQ_AFF if arg != 0 && count > 0 => user::read::<u8>(arg).map(|_| 0),
         reg::UNREGISTER_IOWQ_AFF => no_argument(arg, count).map(|()| 0),
         reg::IOWQ_MAX_WORKERS => set_workers(locked, arg, count),
@@ -262,7 +262,8 @@ fn set_workers(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i
     for at in 0..2 {
         locked.workers[at] = if new[at] == 0 { old[at] } else { new[at] };
     }
-    // SAFETY: the call's argument, as all that follow: it is the program's.
+    // SAFETY: the address is the call's argument, so the memory is the program's. That holds below,
+    // too.
     unsafe { user::write(arg, old) }?;
     Ok(0)
 }

@@ -31,7 +31,7 @@ pub(crate) struct Ring {
     /// until this process first needs the engine.
     instance: OnceLock<Arc<Instance>>,
     making: Mutex<()>,
-    /// The number of the program's descriptors for it.
+    /// The number of the program's descriptors for the ring.
     numbers: AtomicU32,
     /// The id of the ring's eventfd in `/proc/self/fdinfo`.
     id: u64,
@@ -76,8 +76,8 @@ impl Rings {
         self.place(fd)
     }
 
-    /// A descriptor number names the ring with this handle from now on. The ring that it named
-    /// before was closed without a call that this library sees.
+    /// A descriptor number names the ring with this handle from now on. If it named a ring before,
+    /// that descriptor was closed by a call that this library has not seen.
     fn name(&self, place: &AtomicUsize, handle: usize) {
         let before = place.swap(handle, Ordering::AcqRel);
         if before != 0 {
@@ -241,7 +241,7 @@ pub(crate) fn any_is_polled() -> bool {
     POLLED.load(Ordering::Relaxed)
 }
 
-/// A descriptor is added to epoll or the like. If it is a ring's, the program may not come to wait
+/// A descriptor is added to epoll or the like. If it is a ring's, the program possibly never waits
 /// in io_uring_enter(2).
 pub(crate) fn is_polled(fd: i32) {
     if let Some(ring) = get(fd) {
@@ -264,7 +264,8 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) const NONE: Self = Self { rings: [std::ptr::null(); WATCHED_RINGS], count: 0 };
 
-    /// The calling thread is about to wait for this descriptor. Nothing is allocated.
+    /// Watches the ring of a descriptor that the calling thread is about to wait for. Nothing is
+    /// allocated.
     pub(crate) fn add(&mut self, fd: i32) {
         let Some(ring) = get(fd) else { return };
         ring.core.told.store(true, Ordering::Relaxed);
@@ -310,7 +311,7 @@ impl Watched {
     }
 }
 
-/// Clears the descriptors of rings that have become empty.
+/// Makes the descriptors of rings unreadable whose completions were all reaped.
 #[inline]
 pub(crate) fn freshen() {
     if ring::any_is_armed() {
@@ -325,7 +326,8 @@ fn freshen_all() {
     }
 }
 
-/// The program is about to close descriptors, or to replace them.
+/// The program is about to close descriptors, or to replace them. Numbers of rings are forgotten,
+/// and requests on other descriptors keep their files.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     let Some(rings) = RINGS.current() else { return };
     if front::is_borrowed() {
@@ -356,7 +358,8 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     front::forget_descriptors(fds);
 }
 
-/// The program has closed a ring's descriptor.
+/// The program has closed a descriptor of a ring. With its last descriptor and registration, the
+/// ring is removed.
 fn closed(rings: &Rings, handle: usize) {
     let is_last = {
         let Some(ring) = rings.table.get(handle) else { return };
@@ -423,13 +426,14 @@ impl Ring {
         self.instance.get().ok_or(-libc::EAGAIN)
     }
 
-    /// A thread has registered the ring.
+    /// Counts a registration of the ring by a thread.
     pub(crate) fn is_registered(&self) {
         self.registered.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// A thread has unregistered the ring with this handle.
+/// A thread has unregistered the ring with this handle. With its last descriptor and registration,
+/// the ring is removed.
 pub(crate) fn is_unregistered(handle: usize) {
     let Some(rings) = RINGS.current().filter(|_| handle != 0) else { return };
     let is_last = {

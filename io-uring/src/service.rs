@@ -1,9 +1,10 @@
 //! The polls of all rings of the process, in one epoll.
 //!
-//! A thread sleeps until something is ready, and ends when it has had nothing to do for a while. A
-//! thread that waits in io_uring_enter(2) sleeps on the epoll, too, and is preferred. The thread
-//! that takes events out of the epoll reports them to the rings before the next one takes some. So
-//! a thread that [looks](look_at_all) has seen all earlier events.
+//! The *poll thread* sleeps until something is ready, and ends when it has had nothing to do for a
+//! while. A thread that waits in io_uring_enter(2) sleeps on the epoll, too, and is preferred
+//! (`service/seat.rs`). The thread that takes events out of the epoll reports them to the rings
+//! before the next one takes some. So a thread that [looks](look_at_all) has seen all earlier
+//! events.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -64,8 +65,8 @@ fn busy() -> Option<&'static Service> {
     SERVICE.current().filter(is_busy)
 }
 
-/// A service, with the lock. `None`, too, in a signal handler that has interrupted its thread under
-/// this lock, or under one of the engine's.
+/// Locks the service. `None`: there is none, or this is a signal handler whose thread has this lock
+/// or one of the engine's.
 fn free(service: Option<&'static Service>) -> Option<(&'static Service, Guard<'static, Groups>)> {
     let service = service.filter(|_| !front::holds_lock())?;
     Some((service, service.lock()))
@@ -104,7 +105,8 @@ pub(crate) fn watch(
     service.enlist(state, (token, key), Member { events: watch.events, watcher })
 }
 
-/// As [`watch`], for a receive that is left untried. `None`: the receive has to be tried.
+/// As [`watch`], for a receive that waits for an event before its first try. `None`: the receive
+/// has to be tried.
 pub(crate) fn watch_untried(fd: i32, watcher: Arc<dyn Watcher>, key: u64) -> Option<Poll> {
     let service = SERVICE.current()?;
     let mut state = service.lock();
@@ -142,12 +144,13 @@ pub(crate) fn went_through(fd: i32, events: u32) {
 
 /// Does this number name an epoll?
 pub(crate) fn is_epoll(fd: i32) -> bool {
-    // A descriptor that is in no epoll of the program's.
+    // The removal of a descriptor that is in no epoll of the program's: only an epoll answers
+    // `-ENOENT`.
     let own = of_this_process().lock().made().map_or(-1, |[_, bell]| bell);
     sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, own, 0, 0) == -libc::ENOENT
 }
 
-/// Reports all events up to now, in place of the thread.
+/// Reports all events up to now, in place of the poll thread.
 pub(crate) fn look_at_all() {
     if let Some(service) = busy() {
         service.take();
@@ -173,7 +176,7 @@ pub(crate) fn is_of(ring: usize) -> bool {
     busy().is_some_and(|service| service.is_of(ring))
 }
 
-/// The thread that has the seat no longer waits.
+/// Gives the seat back: the thread that has it no longer waits.
 pub(crate) fn rise() {
     if let Some(service) = SERVICE.current() {
         service.seat.leave();
@@ -207,7 +210,8 @@ pub(crate) fn change(poll: Poll, events: u32) -> bool {
     sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), poll.0) == 0
 }
 
-/// Stops watching a poll, of the watcher at this address. Its event may still be under way.
+/// Stops watching a poll, of the watcher at this address. An event of the poll may still be
+/// reported afterwards.
 pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
     let Some(service) = busy() else { return };
     let mut state = service.lock();
@@ -327,10 +331,11 @@ impl Service {
                 && !self.take()
                 && !self.is_of(SEVERAL)
             {
-                // A socket is ready, and its next receive is not submitted yet.
+                // A socket stays ready until its next receive is submitted: sleeps instead of
+                // spinning.
                 std::thread::sleep(WAITER_GRACE);
             }
-            // What this thread has done is no sign of a waiter.
+            // The changes of `turns` that this thread has caused are no sign of a waiter.
             turns = self.seat.turns();
         }
     }
@@ -481,7 +486,8 @@ mod tests {
         let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));
         let [mut ends, others] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
         let poll = |fd: i32, key| watch(fd, READS, Arc::clone(&watcher), key).expect("a poll");
-        // The thread exists, and sleeps for the second poll.
+        // There are two polls, so the poll thread stays after the first event, and sleeps for the
+        // second poll.
         poll(ends.0.as_raw_fd(), 1);
         let other = poll(others.0.as_raw_fd(), 2);
         ends.1.write_all(b"x").expect("room");

@@ -43,7 +43,7 @@ fn check(params: &Params) -> Result<(), i32> {
         return Err(-libc::EINVAL);
     }
     if has(setup::SQ_AFF) {
-        // SAFETY: asks for a number.
+        // SAFETY: only numbers are passed.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         if i64::from(params.sq_thread_cpu) >= cpus {
             return Err(-libc::EINVAL);
@@ -148,7 +148,8 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     match made {
         Ok(()) if registers => {
             let index = threads::register(fd, u32::MAX);
-            // With the last reference, the ring is dropped.
+            // The number is closed. If the registration failed, that was the ring's last reference,
+            // and the ring is dropped.
             rings::before_close(&(fd..=fd), Ends::Closed);
             sys::close(fd);
             index.map(|index| index as i32)

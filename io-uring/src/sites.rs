@@ -23,7 +23,8 @@ pub(crate) struct Sites {
     pub(crate) polls: bool,
 }
 
-/// The number of loaded objects that were searched, and the findings in the lowest two bits.
+/// The number of objects that had been loaded at the last search (`dlpi_adds`). The lowest two bits
+/// have its findings.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
 const ENTERS: u64 = 1;
@@ -50,7 +51,8 @@ struct Look {
     is_short: bool,
 }
 
-/// Redirects the calls of the program's own text to this library, if it has some.
+/// Searches the program's own text. [`COVERS`] decides whether its calls are redirected to this
+/// library.
 pub(crate) fn look_at_program() {
     let mut look = Look { adds: 0, known: 0, found: Sites::default(), is_short: true };
     // SAFETY: the callback gets what it expects.

@@ -70,7 +70,7 @@ pub(crate) struct Socket {
     pub(crate) polls_first: bool,
     /// Multishot: the call continues after a completion.
     pub(crate) goes_on: bool,
-    /// A new socket gets a number that programs do not expect.
+    /// A new socket gets a high number, by [`move_aside`].
     pub(crate) is_aside: bool,
     /// The request takes a buffer of a group for each try.
     pub(crate) selects: bool,
@@ -175,7 +175,7 @@ impl Socket {
         }
     }
 
-    /// The number of tries in vain since its last progress.
+    /// The number of tries that would have waited, since the last progress of the call.
     pub(crate) fn misses(&self) -> u32 {
         self.misses.load(Ordering::Relaxed)
     }
@@ -272,8 +272,8 @@ impl Socket {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// What is known of the data that follows. For streams, the kernel is asked for its size. A
-    /// file that is read is polled each time.
+    /// What is known of the data that follows. For streams, the kernel is asked for its size. After
+    /// a READ, the answer `Nothing` makes the next read wait for an event.
     fn look_for_rest(&self, fd: i32) -> Rest {
         const KNOWN: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         let option = |which| sockets::option(fd, which).unwrap_or(-1);
@@ -352,8 +352,8 @@ impl Socket {
         })
     }
 
-    /// The errno of a transfer that must not wait, and would have to before its first try. Errors
-    /// of the descriptor come first.
+    /// The errno of a transfer that must not wait, but has to wait before its first try
+    /// (`polls_first`). Errors of the descriptor come first.
     pub(crate) fn refusal(&self, fd: i32) -> i32 {
         let sends = || if self.is_uncopied { sockets::can_send_uncopied(fd) } else { Ok(()) };
         let known = sockets::option(fd, libc::SO_TYPE).and_then(|_| sends());
@@ -372,7 +372,7 @@ impl Socket {
                 return result;
             }
             if matches!(self.ask, Ask::Accept { .. }) {
-                // Without a thread, the request can be cancelled.
+                // The request then waits without a thread, and so can be cancelled.
                 self.gave_back.store(true, Ordering::Relaxed);
                 return -libc::EAGAIN;
             }
@@ -506,7 +506,7 @@ impl Socket {
         self.ended.store(result == 0, Ordering::Relaxed);
         let used = message.msg_controllen as u32;
         let out = [message.msg_namelen, used, result as u32, message.msg_flags as u32];
-        // SAFETY: of the program's buffer.
+        // SAFETY: the place is in the program's buffer.
         match unsafe { user::write(at as usize, out) } {
             Ok(()) => (front as i32 + (result as u64).min(len - front) as i32, message.msg_flags),
             Err(errno) => (errno, 0),
@@ -633,7 +633,8 @@ impl Socket {
 struct Alone(&'static AtomicU32);
 
 impl Alone {
-    /// Takes the right. `None`: another worker has it. Several descriptor numbers share a place.
+    /// Takes the right. `None`: another worker has it. Several descriptor numbers share an element
+    /// of `PLACES`.
     fn at(fd: i32) -> Option<Self> {
         /// The process whose worker has the right. A value from before a fork does not count here.
         static PLACES: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];

@@ -1,5 +1,5 @@
-//! System calls by this library's own instructions, so that no exported function of a drop-in is
-//! between. A result is a count or a negative errno.
+//! System calls. Most are made by this library's own instructions, so that no exported function of
+//! a drop-in is between. A result is a count or a negative errno.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -19,7 +19,7 @@ macro_rules! call {
 pub(crate) mod futexes;
 pub(crate) mod sockets;
 
-/// Pages of ours, shared with nobody yet.
+/// New zeroed pages (MAP_SHARED), which no other process has yet.
 pub(crate) fn map_shared(len: usize) -> Result<*mut u8, i32> {
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -108,7 +108,7 @@ pub(crate) fn is_alone() -> bool {
         return false;
     }
     let mut text = [0u8; 1024];
-    // SAFETY: room for as much.
+    // SAFETY: the array has room for as many bytes.
     let len = unsafe { call!(read, fd, text.as_mut_ptr(), text.len()) };
     close(fd);
     let Some(text) = usize::try_from(len).ok().and_then(|len| text.get(..len)) else {
@@ -180,7 +180,7 @@ pub(crate) fn eventfd_set(fd: i32) {
     unsafe { call!(write, fd, &raw const one, 8) };
 }
 
-/// Reads the count of a nonblocking eventfd.
+/// Sets the count of a nonblocking eventfd to 0, by reading it.
 pub(crate) fn eventfd_clear(fd: i32) {
     let mut n = 0u64;
     // SAFETY: as above.
@@ -228,7 +228,7 @@ pub(crate) fn is_same_file(a: i32, b: i32) -> bool {
         return order == 0;
     }
     let of = |fd| {
-        // SAFETY: integers.
+        // SAFETY: integers, for which zeroes are valid.
         let mut found: libc::statx = unsafe { std::mem::zeroed() };
         let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as u32;
         let out = (&raw mut found).addr() as u64;
@@ -274,7 +274,7 @@ pub(crate) fn epoll_create() -> i32 {
 
 /// epoll_wait(2) into the program's memory, without waiting.
 pub(crate) fn epoll_events(epoll: i32, at: u64, most: i32) -> i32 {
-    // SAFETY: an address of the program's.
+    // SAFETY: the kernel checks the address, which is the program's.
     unsafe { call!(epoll_pwait, epoll, at, most, 0, 0, 8) as i32 }
 }
 
@@ -303,7 +303,7 @@ pub(crate) fn is_socket(fd: i32) -> bool {
     kind(fd) == libc::S_IFSOCK
 }
 
-/// Is a file of this kind always ready?
+/// Is the file of a kind that is always ready?
 pub(crate) fn is_always_ready(fd: i32) -> bool {
     [libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind(fd))
 }
@@ -374,10 +374,10 @@ pub(crate) fn thread_id() -> i32 {
 
 #[cold]
 fn ask_thread_id() -> i32 {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     let id = unsafe { call!(gettid) as i32 };
-    // A thread with a descriptor table of its own has the same generation as in a child process. So
-    // the id is not kept for such a thread.
+    // In a thread with a descriptor table of its own, the generation is the same number in every
+    // process. So the id is not kept: a child process would take it for its own.
     if !front::has_parted() {
         THREAD.set((front::generation(), id));
     }
@@ -528,7 +528,7 @@ pub(crate) fn has_io_uring() -> bool {
 
 /// The number of this process's group.
 pub(crate) fn process_group() -> i32 {
-    // SAFETY: asks for a number.
+    // SAFETY: only numbers are passed.
     unsafe { call!(getpgid, 0) as i32 }
 }
 

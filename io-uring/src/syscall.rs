@@ -1,6 +1,7 @@
-//! The C library's `syscall(2)`, `mmap(2)`, and the calls that close descriptors or wait for them.
-//! Programs that make io_uring's calls by number get the same rings as through liburing's
-//! functions. Other calls go on to the next definition.
+//! Definitions that replace the C library's: `syscall(2)`, `mmap(2)`, and the calls that close,
+//! duplicate or wait for descriptors. Programs that make io_uring's calls by number get the same
+//! rings as through liburing's functions. Other calls are passed to the next definition, most often
+//! the C library's.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -165,12 +166,12 @@ unsafe extern "C-unwind" fn ours(
     f: usize,
 ) -> c_long {
     let (before, duplicated) = (rings::before_close, rings::duplicated);
-    // SAFETY: the caller's contract. errno is the call's own.
+    // SAFETY: the caller's contract. The function sets errno itself.
     let ended = unsafe { descriptors::by_number(number, [a, b, c], before, duplicated) };
     if let Some(answer) = ended {
         return answer.into();
     }
-    // SAFETY: the caller's contract: as the call of that number. errno is its own affair.
+    // SAFETY: the caller's contract: as the call of that number.
     let answer = unsafe {
         match c_long::from(number as u32) {
             libc::SYS_io_uring_setup => setup::setup(a as u32, b),
@@ -183,7 +184,8 @@ unsafe extern "C-unwind" fn ours(
     if answer < 0 { failed(answer.into()) } else { answer.into() }
 }
 
-/// mmap(2): maps a ring's memory if the descriptor is a ring's. Allocates nothing before that.
+/// mmap(2): maps a ring's memory if the descriptor is a ring's. The check of the descriptor
+/// allocates nothing, because an allocator may call mmap(2) itself.
 ///
 /// # Safety
 /// As mmap(2).
@@ -265,13 +267,14 @@ static DUP: Next = Next::new(c"dup");
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
     let next = front::enter(|| DUP.get());
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    // SAFETY: the C library's dup(2), with the argument of the caller. It sets errno itself.
     let other = unsafe { std::mem::transmute::<*mut c_void, Function>(next)(fd) };
     front::enter(|| rings::duplicated(fd, other));
     other
 }
 
-/// The next definition of fcntl(2); until the library has been loaded, the call itself.
+/// The next definition of fcntl(2). Until `find_others` has run: a function that makes the system
+/// call.
 static FCNTL: AtomicPtr<c_void> = AtomicPtr::new(plain_fcntl as *const () as *mut c_void);
 
 unsafe extern "C" fn plain_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
@@ -335,15 +338,15 @@ sees_duplicates!(fcntl64);
 unsafe extern "C" fn duplicate(fd: c_int, command: c_int, least: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
     let next = FCNTL.load(Ordering::Relaxed);
-    // SAFETY: the next definition, called as its caller called us. errno is its own.
+    // SAFETY: the next definition, with the arguments of the caller. It sets errno itself.
     let other = unsafe { std::mem::transmute::<*mut c_void, Function>(next)(fd, command, least) };
     front::enter(|| rings::duplicated(fd, other));
     other
 }
 
-/// Calls that wait for descriptors. First, descriptors of rings that have become empty are cleared.
-/// During the call, the descriptors of rings among its arguments are kept up to date. SIGSYS is
-/// removed from the signal mask of the call.
+/// Calls that wait for descriptors. Before such a call, the descriptors of empty rings are made
+/// unreadable. During the call, the rings among its arguments are watched: their descriptors are
+/// readable while they have completions. SIGSYS is removed from the signal mask of the call.
 struct RingHooks;
 
 uringlet::see_waits!(RingHooks);
@@ -405,7 +408,7 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: us
         rings::is_polled(fd);
         EPOLL_CTL.get()
     });
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    // SAFETY: the C library's epoll_ctl(2), with the arguments of the caller. It sets errno itself.
     unsafe { std::mem::transmute::<*mut c_void, Function>(next)(epoll, op, fd, event) }
 }
 
@@ -433,7 +436,7 @@ unsafe fn in_bits(set: usize, count: c_int) -> Watched {
     }
     for at in 0..words {
         let place = set + at * size_of::<usize>();
-        // SAFETY: readable.
+        // SAFETY: readable, by the caller's contract.
         let mut bits = unsafe { (place as *const usize).read_unaligned() };
         while bits != 0 {
             watched.add((at * BITS) as c_int + bits.trailing_zeros() as c_int);

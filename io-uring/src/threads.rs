@@ -58,7 +58,7 @@ fn key() -> Option<libc::pthread_key_t> {
     })
 }
 
-/// Has the hook run in the given round of destructors.
+/// Makes the hook run in the given round of destructors.
 fn ends_in(round: usize) {
     if let Some(key) = key() {
         // SAFETY: a key of ours; the value is a number.

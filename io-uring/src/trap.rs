@@ -2,9 +2,10 @@
 //! jumps (`trap/jump.rs`). If one cannot be replaced, a seccomp(2) filter has the kernel send
 //! SIGSYS for it, and its handler answers (`trap/signal.rs`).
 //!
-//! The filter names the program's own text. So it does not apply to this library's calls, nor to
-//! those of a program that is started later. It stays until the process ends (seccomp(2)). Text
-//! that is mapped later is not in it. If all calls of a text are jumps, it needs no filter.
+//! The filter names the addresses of one text. So it does not apply to this library's calls.
+//! Programs that this one starts inherit it: their calls at these addresses are trapped, too. It
+//! stays until the process ends (seccomp(2)). Text that is mapped later is not in it. If all calls
+//! of a text are jumps, the text needs no filter.
 #![allow(unsafe_code)]
 
 mod filter;
@@ -36,7 +37,8 @@ extern "C" fn at_load() {
     if env::trap() == Trap::Never || crate::setup::steps_aside() {
         return;
     }
-    // Finds a function of the C library, so that its text is not searched.
+    // Finds the C library's syscall(2). Its address tells which text is the C library's, and that
+    // text is not searched.
     uringlet::front::syscall::find_next();
     if crate::sys::has_filters() {
         // There may be a filter of the program that has started this one: it names that program's
@@ -73,8 +75,9 @@ pub(crate) unsafe fn covers(text: &Range<usize>, makes_calls: bool, is_program: 
     is_covered
 }
 
-/// Replaces the calls of a text. Calls that are left come as signals. If calls are left and signals
-/// are not possible, nothing is replaced: otherwise only a part of a ring's calls would come here.
+/// Replaces the calls of a text by jumps. Calls that cannot be replaced come as signals. If signals
+/// are needed and not possible, nothing is replaced: otherwise only a part of a ring's calls would
+/// reach this library.
 ///
 /// # Safety
 /// As [`covers`].

@@ -1,5 +1,5 @@
-//! Reading and writing memory of the program's. The kernel is asked first, each time, so that a bad
-//! address is an error and not a crash.
+//! Reading and writing memory of the program's. The kernel is asked first, so that a bad address is
+//! an error and not a crash. It is asked each time, except by [`read_known`].
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

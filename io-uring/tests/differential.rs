@@ -49,7 +49,8 @@ programs! {
     timeouts transfers unseen untried
 }
 
-/// `uringlet run` leaves the rings to the kernel here.
+/// With these variables, which `uringlet run` sets, rings are left to a kernel that allows
+/// io_uring.
 #[test]
 fn rings_that_are_left_to_the_kernel_are_the_kernels() {
     let test = "rings_that_are_left_to_the_kernel_are_the_kernels";
@@ -73,7 +74,7 @@ fn rings_that_are_left_to_the_kernel_are_the_kernels() {
 
 #[test]
 fn rights() {
-    // SAFETY: asks for a number.
+    // SAFETY: geteuid(2) takes no arguments and cannot fail.
     #[allow(unsafe_code)]
     if unsafe { libc::geteuid() } != 0 {
         return skipped("rights", "root only: its threads give up rights");

@@ -1,7 +1,7 @@
-//! Submits requests one a call through a `Context`: `ci/instructions.sh` counts the instructions.
+//! Submits one request per call through a `Context`. `ci/instructions.sh` counts the instructions.
 //!
-//! `one_in_a_call FILE read|write DEPTH UNCOUNTED COUNTED`: as `ci/instructions.c` does through
-//! other interfaces.
+//! `one_in_a_call FILE read|write DEPTH UNCOUNTED COUNTED` does what `ci/instructions.c` does
+//! through other interfaces.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Tells `ci/steps.c` where counting begins and ends.
 fn breakpoint() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it traps, and changes nothing.
+    // SAFETY: `int3` traps, and changes no register or memory.
     unsafe {
         std::arch::asm!("int3");
     }

@@ -6,7 +6,8 @@
 // A field of a result is named after what it counts; a comment is only added if the name is not
 // enough.
 #![allow(missing_docs)]
-// These macros panic if the reader has gone: `session::say` and `session::tell` do not.
+// `println!` and `eprintln!` panic if the reader of the output has gone. `session::say` and
+// `session::tell` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bench;

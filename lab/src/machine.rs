@@ -87,11 +87,11 @@ impl Storage {
         let number = metadata.dev();
         let id = format!("{}:{}", libc::major(number), libc::minor(number));
         let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        // Every mount of a file system has the same number; the last one is on top.
+        // All mounts of a file system have its device number. The last line with it is used.
         let mount = mounts.lines().rev().find_map(|line| parse_mount(line, &id));
         let mut storage = mount.unwrap_or_default();
         if storage.file_system.is_empty() {
-            // Some numbers are shown by no mount, for example those of btrfs subvolumes.
+            // No mount shows the device numbers of, for example, btrfs subvolumes.
             storage.file_system = by_magic(file);
         }
         storage.device_facts = facts(number);

@@ -76,8 +76,8 @@ impl Forbidden {
         }
     }
 
-    /// Does clone3 fail with ENOSYS? A filter cannot read its structure. So the C library calls
-    /// clone instead, whose flags a filter can read (Docker does the same).
+    /// Does clone3 fail with ENOSYS? A filter cannot read the structure that has clone3's flags.
+    /// After ENOSYS, the C library calls clone, whose flags a filter can read (as in Docker).
     fn hides_clone3(self) -> bool {
         matches!(self, Self::Threads | Self::Docker)
     }

@@ -184,25 +184,26 @@ impl Scratch {
         format!("{}, {}", self.description, size::long(self.size))
     }
 
-    /// Descriptors of this process that are open on the file, its own included.
+    /// The number of descriptors of this process that are open on the file, those of this
+    /// `Scratch` included.
     ///
     /// # Errors
     /// /proc cannot be read.
     pub fn descriptors(&self) -> std::io::Result<usize> {
         let own = self.buffered.metadata()?;
         let same = |entry: std::io::Result<std::fs::DirEntry>| {
-            // The descriptor that lists the folder is an entry, too, but of another file.
+            // One entry is the descriptor of the listed folder, which is another file.
             let found = entry.and_then(|entry| std::fs::metadata(entry.path()));
             found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
         };
         Ok(std::fs::read_dir("/proc/self/fd")?.map(same).filter(|same| *same).count())
     }
 
-    /// Fills a scratch file with incompressible data, and brings it to the device. `go_on` gets the
-    /// bytes written so far, and may stop it.
+    /// Fills a scratch file with incompressible data, and writes it to the device. `go_on` gets the
+    /// number of bytes written so far. If it returns false, the filling stops.
     ///
     /// # Errors
-    /// The file system is full, or fails; `Interrupted` if `go_on` has stopped it.
+    /// The file system is full, or fails; `Interrupted` if `go_on` has returned false.
     pub fn fill(&self, mut go_on: impl FnMut(u64) -> bool) -> std::io::Result<()> {
         let mut random = fastrand::Rng::with_seed(1);
         let mut chunk = vec![0u8; 1 << 20];
@@ -232,7 +233,7 @@ impl Scratch {
         }
     }
 
-    /// Brings dirty pages to the device, and drops the file from the cache.
+    /// Writes dirty pages to the device, and drops the file from the page cache.
     ///
     /// # Errors
     /// The device failed, or the kernel refuses the advice.
@@ -246,8 +247,8 @@ impl Scratch {
         Ok(rustix::fs::fadvise(&self.buffered, 0, None, advice)?)
     }
 
-    /// Prevents read-ahead from turning random reads into many. A hint: without it, figures are
-    /// only lower.
+    /// Turns read-ahead off, so that the kernel reads only what is asked for. An error is ignored:
+    /// the rates of random reads are then lower.
     pub fn expect_random_reads(&self) {
         let _ = self.advise(Advice::Random);
     }

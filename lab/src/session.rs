@@ -1,5 +1,5 @@
-//! The frame of every measurement: Ctrl-C, filling the scratch file, a progress bar, the header,
-//! the outputs.
+//! The common parts of every measurement: Ctrl-C, filling the scratch file, a progress bar, the
+//! header, the outputs.
 
 use crate::machine::{Machine, Storage};
 pub use crate::refusal::{is_refusal, refusal};
@@ -101,7 +101,8 @@ const BROKEN_PIPE: u8 = 128 + libc::SIGPIPE as u8;
 /// The exit status of a command; prints its failure.
 pub fn exit(command: &str, result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
-        // SIGPIPE stays ignored, so that a command cleans up, and waits for its program.
+        // SIGPIPE is ignored, so that a write fails, and the command can clean up and wait for its
+        // program.
         if is_broken_pipe(&error) {
             return ExitCode::from(BROKEN_PIPE);
         }

@@ -17,8 +17,8 @@ use std::f64::consts::LN_2;
 
 /// A ratio is known if its interval is at most this wide to each side.
 pub const PRECISION: f64 = 0.03;
-/// A smaller difference does not count. The margin is wider than [`PRECISION`], because noise alone
-/// decides the class of a ratio near the margin.
+/// A smaller difference does not count. The margin is wider than [`PRECISION`], so that an error of
+/// that size does not move a ratio of 1 beyond the margin.
 pub const MARGIN: f64 = 0.05;
 /// The probability that an interval misses the true value, both sides together.
 const MISSES: f64 = 0.05;
@@ -240,14 +240,15 @@ fn signed_ranks(count: usize) -> Distribution {
     Distribution::Exact(ways.iter().map(|ways| ways.ln()).collect(), n * LN_2)
 }
 
-/// The distribution of the number of ordered pairs of two samples.
+/// The distribution of U: the number of pairs, with one value of each sample, in which the value of
+/// the second sample is lower.
 fn mann_whitney(a: usize, b: usize) -> Distribution {
     let (m, n) = (a as f64, b as f64);
     if a > EXACT || b > EXACT {
         let variance = m * n * (m + n + 1.0) / 12.0;
         return Distribution::Normal { mean: m * n / 2.0, deviation: variance.sqrt() };
     }
-    // `ways[k][u]`: choices of k out of the values so far.
+    // `ways[k][u]`: the number of ways to choose k of the values so far, with the statistic u.
     let mut ways = vec![vec![0.0f64; a * b + 1]; a + 1];
     ways[0][0] = 1.0;
     for value in 1..=a + b {

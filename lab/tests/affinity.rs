@@ -176,8 +176,8 @@ fn the_steps_on_file_systems_are_timed_and_served_by_the_placed_context() {
 #[test]
 fn a_step_that_fails_leaves_nothing_and_is_quoted() {
     let test = "a_step_that_fails_leaves_nothing_and_is_quoted";
-    // These 64 MiB are more than an image has room for. If they go to another disk by mistake, they
-    // are little.
+    // An image has no room for these 64 MiB. If they go to another disk by mistake, they take
+    // little space there.
     let full = "exec dd if=/dev/zero of=\"${4:?}/file\" bs=1M count=64 status=none";
     for (program, script, reason) in [
         ("mkfs.ext4", "echo not today >&2; exit 3", "mkfs.ext4 failed (exit status: 3): not today"),

@@ -91,9 +91,10 @@ pub(crate) unsafe fn get_events(
     i64::from(taken + reaped)
 }
 
-/// As [`get_events`] for a minimum of one event, if the only request took the fast path. With
-/// `is_one`, the caller has room for one event: then the oldest of several requests is tried, too.
-/// False: no event was taken. errno is preserved.
+/// The fast path of [`get_events`] for a minimum of one event: takes the event of the only request,
+/// if this request took the fast path at its submit. With `is_one`, the caller has room for one
+/// event, and the oldest of several requests is tried, too. False: no event was taken. errno is
+/// preserved.
 ///
 /// # Safety
 /// As for [`get_events`], with room for an event.

@@ -75,8 +75,8 @@ pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
 /// The number of event places in the ring of a context for `entries` requests, and the number of
 /// requests that the context accepts, on a machine with `cpus` CPUs.
 fn ring_size(entries: u32, cpus: usize) -> (u32, u32) {
-    // As in the kernel: the ring has whole pages. A CPU reserves requests in batches, whose size
-    // would give each CPU four of them. So the last places may be left over.
+    // As in the kernel: the ring fills whole pages. CPUs reserve requests in batches, of a size
+    // that gives each CPU four batches. Places that fill no whole batch are not used.
     let batches = cpus * 4;
     let wanted = (entries as usize).max(batches) * 2 + 2;
     let bytes = size_of::<RingHeader>() + wanted * size_of::<IoEvent>();
@@ -86,7 +86,7 @@ fn ring_size(entries: u32, cpus: usize) -> (u32, u32) {
 }
 
 fn cpus() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: sysconf(3) takes a number and writes to no memory of ours.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     usize::try_from(cpus).unwrap_or(1).max(1)
 }

@@ -82,8 +82,8 @@ pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bo
     unsafe { context.instance.submit_fast(&transfer) }
 }
 
-/// Writes the request whose iocb `pointer` points to. `eventfd`: the number that this call has
-/// found to be an eventfd.
+/// Fills `place` with the request of the iocb to which `*pointer` points. `eventfd` is the number
+/// that this call of io_submit(2) has found to be an eventfd.
 ///
 /// # Safety
 /// As for [`submit`].

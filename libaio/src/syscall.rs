@@ -134,7 +134,8 @@ unsafe extern "C-unwind" fn ours(
         type Syscall =
             unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
         enter(|| handle::before_leaving());
-        // SAFETY: what `find_next` found, or its stand-in.
+        // SAFETY: `NEXT` has the function that `find_next` found, or its stand-in, which takes the
+        // same arguments.
         let next =
             unsafe { std::mem::transmute::<*mut c_void, Syscall>(NEXT.load(Ordering::Relaxed)) };
         // SAFETY: called as its caller called us.

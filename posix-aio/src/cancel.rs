@@ -87,7 +87,7 @@ fn cancel_one(process: &Process, block: &Aiocb) -> c_int {
     while is_in_progress(process, block) {
         let withdrawn = process.withdraw(|ready| ready.address() == address);
         if let Some(ready) = withdrawn.first() {
-            // SAFETY: as above.
+            // SAFETY: withdrawn above, by this call alone.
             unsafe { process.complete_withdrawn(ready, -libc::ECANCELED) };
             return AIO_CANCELED;
         }

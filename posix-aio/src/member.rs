@@ -39,8 +39,8 @@ impl Member {
         Self(0)
     }
 
-    /// The member from its word. Any number of copies may be asked; [`Member::ended`] is called on
-    /// one of them only.
+    /// The member that [`Member::word`] has turned into this number. Any number of copies may
+    /// exist; [`Member::ended`] is called on one of them only.
     pub(crate) fn from_word(word: u64) -> Self {
         Self(word)
     }

@@ -137,7 +137,7 @@ impl Prepared {
             Self::Nothing => {}
             Self::Signal { signo, value } => queue_signal(signo, value),
             Self::Thread(gate, closed) => {
-                // The order matters: the guard is inside the gate.
+                // The order matters: the guard refers to the mutex inside the gate.
                 drop(closed);
                 drop(gate);
             }
@@ -172,7 +172,7 @@ fn queue_signal(signo: c_int, value: usize) {
         rest: [u8; 128 - 32],
     }
     const { assert!(size_of::<Info>() == size_of::<libc::siginfo_t>()) };
-    // SAFETY: two numbers.
+    // SAFETY: getpid(2) and getuid(2) take no arguments and cannot fail.
     let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
     let info = Info { signo, errno: 0, code: SI_ASYNCIO, pad: 0, pid, uid, value, rest: [0; 96] };
     // SAFETY: `Info` is as long as a siginfo_t, and has its layout for signals of a process.

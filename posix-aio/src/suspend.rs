@@ -11,7 +11,8 @@ use crate::abi::Aiocb;
 use crate::signals;
 use crate::state::{self, Process};
 
-/// aio_error(3). A request that has not ended is executed now, if it is known not to sleep.
+/// aio_error(3). Requests that are known not to sleep are executed now, before the error code is
+/// read.
 ///
 /// # Safety
 /// As aio_error(3).
@@ -40,7 +41,7 @@ impl Blocks {
         let mut blocks = self.iter().filter(|block| !block.is_null());
         let words: [u64; 8] = std::array::from_fn(|_| blocks.next().map_or(0, |at| at as u64));
         let any = blocks.next().is_some();
-        // SAFETY: they look at the words only.
+        // SAFETY: the closures read only the words that they get.
         unsafe {
             match any {
                 true => Concern::new(|_, _| true, &[]),

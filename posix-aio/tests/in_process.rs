@@ -90,7 +90,7 @@ fn what_waits_for_a_slot_can_be_cancelled() {
     assert_eq!(cancel(0, &mut blocks), NOT_CANCELED, "it is being executed");
     assert_eq!(cancel(1, &mut blocks), CANCELED);
     assert_eq!(cancel(MANY - 1, &mut blocks), CANCELED);
-    // SAFETY: null for all.
+    // SAFETY: a null pointer means all requests of the descriptor.
     assert_eq!(unsafe { _aio_cancel(fd, std::ptr::null_mut()) }, NOT_CANCELED, "but for the first");
     for block in &mut blocks[1..] {
         assert_eq!(end(block), (libc::ECANCELED, -1));
@@ -135,7 +135,7 @@ fn a_signal_handler_submits_into_a_thread_that_waits() {
         SECOND.store(&raw mut second, Ordering::Release);
         // SAFETY: block and byte live until the request has ended.
         assert_eq!(unsafe { _aio_read((&raw mut first).cast()) }, 0);
-        // SAFETY: a number.
+        // SAFETY: pthread_self(3) takes no arguments and cannot fail.
         let waiting = unsafe { libc::pthread_self() };
         let writer = &writer;
         std::thread::scope(|scope| {

@@ -17,7 +17,7 @@ const ENTRIES: u32 = 512;
 /// The maximum number of bytes of one call (read(2)). Longer transfers take several.
 pub(crate) const LENGTH_MAX: usize = 0x7fff_f000;
 
-/// [`BatchRequest::result`] before there is one.
+/// The value of [`BatchRequest::result`] until the request has ended.
 const NONE_YET: i64 = i64::MIN;
 
 /// One request, and its result: a count, or a negative errno.
@@ -79,7 +79,8 @@ impl BatchRequest {
     #[inline]
     fn after(&mut self, result: i32) -> bool {
         let Ok(count) = usize::try_from(result) else {
-            // Bytes that were transferred before the error are reported, as after a short transfer.
+            // A request that is not whole reports the bytes that were transferred before the error,
+            // as after a short transfer.
             let is_short = self.done > 0 && !self.is_whole;
             self.result = if is_short { self.done as i64 } else { result.into() };
             return false;
@@ -211,7 +212,7 @@ unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut P
 ///
 /// # Errors
 /// The exception of a signal handler. Then requests that have not begun are not executed, and
-/// this waits for the others. `OSError` if no context can be made.
+/// this waits for the others. `OSError` if no context can be made, or if a submit or wait fails.
 ///
 /// # Safety
 /// The buffers stay valid until this returns.

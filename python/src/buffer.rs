@@ -1,8 +1,8 @@
 //! Memory of Python objects, held for as long as a request may use it.
 //!
-//! The engine's threads end requests that nobody waits for, and must not call Python. If a thread
-//! without the interpreter drops a [`Hold`], its object goes to a list. Every call that makes
-//! requests and every wake-up of an event loop empty the list.
+//! The engine's threads end requests that nobody waits for, and must not call Python. So a [`Hold`]
+//! that is dropped, and not released, puts its object into a list. Every wake-up of an asyncio loop
+//! and most calls that take a buffer empty the list.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;

@@ -74,7 +74,8 @@ pub(crate) struct Operation {
     offset: u64,
     priority: u16,
     nbytes: usize,
-    /// The bytes that a read fills. They are visible to nobody before the read has ended.
+    /// The bytes to write, or the bytes that a read fills. The latter are visible to nobody before
+    /// the read has ended.
     bytes: Option<Py<PyBytes>>,
     changing: Mutex<Changing>,
 }
@@ -416,7 +417,7 @@ impl Context {
         let fd = self.counter.as_raw_fd();
         let ret = py.detach(|| {
             let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one structure.
+            // SAFETY: passes the address of one structure, which outlives the call.
             unsafe { libc::poll(&raw mut poll, 1, milliseconds) }
         });
         if ret < 0 { py.check_signals() } else { Ok(()) }

@@ -30,7 +30,7 @@ use crate::whole::{self, ReadAll};
 ///
 /// Offsets and lengths are in bytes. There is no file position: requests have no order among each
 /// other, and any number may be in flight. A file belongs to the process that opened it: in the
-/// child of a fork its methods raise ``OSError`` with ``EINVAL``.
+/// child of a fork, methods that make requests raise ``OSError`` with ``EINVAL``.
 ///
 /// ``OSError`` as open(2). ``ValueError``: the path has a NUL, or ``flags`` or ``direct`` has
 /// another value.

@@ -21,7 +21,7 @@ struct Round {
 }
 
 impl Round {
-    /// Subtracts the requests that are no longer awaited. True: none is left.
+    /// Subtracts a number of requests from those that are still awaited. True: none is left.
     fn less(&self, by: usize) -> bool {
         self.left.fetch_sub(by, Ordering::AcqRel) == by
     }
@@ -98,7 +98,8 @@ impl Steps for Together {
             return Poll::Ready(self.values(py));
         }
         if round.less(ended + 1) {
-            // Requests that wake their task in the poll, to let other tasks run, need another poll.
+            // Each request that is not ready has woken `waker` during this poll, to let other tasks
+            // run. So the task has to poll again.
             task.wake_by_ref();
         }
         Poll::Pending

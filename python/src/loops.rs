@@ -18,7 +18,7 @@ use crate::buffer;
 use crate::ready::{Ready, lock};
 
 /// Notes that an operation has ended, for the loop or task that awaits it. The operation may end
-/// before [`Bell::connect`] says which one that is.
+/// before [`Bell::connect`] sets this loop or task.
 pub(crate) struct Bell {
     ticket: u64,
     ready: OnceLock<Arc<Ready>>,

@@ -82,7 +82,7 @@ impl Steps for Done {
 
 enum State {
     Pending(Job, Option<Place>),
-    /// Another thread is polling the request.
+    /// A thread is polling the request.
     Busy,
     Over,
 }

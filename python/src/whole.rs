@@ -17,12 +17,13 @@ use crate::error;
 use crate::ready::Home;
 use crate::request::Steps;
 
-/// The number of bytes of the first read if the size is unknown. A cached read of this length is
-/// done on the loop's thread.
+/// The number of bytes of the first read, if the read is awaited or the size is unknown. A cached
+/// read of this length is done on the loop's thread.
 const FIRST: usize = 64 << 10;
 
-/// The next length of the buffer, of which `filled` bytes are filled. This is the file's length
-/// behind `offset` if `size` tells it, or twice `filled`, but not less than [`FIRST`].
+/// The next length of the buffer, of which `filled` bytes are filled. This is the number of bytes
+/// behind `offset` in a file of this size, if that is more than `filled`. Otherwise it is twice
+/// `filled`, but not less than [`FIRST`].
 fn next_length(filled: usize, size: Option<u64>, offset: u64) -> usize {
     let left = size.and_then(|size| usize::try_from(size.checked_sub(offset)?).ok());
     left.filter(|&left| left > filled).unwrap_or(FIRST.max(filled.saturating_mul(2)))

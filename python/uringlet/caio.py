@@ -83,7 +83,7 @@ class AsyncioContext(_Base):
                 except asyncio.CancelledError:
                     self.context.cancel(op)
                     if not op.done:
-                        # The operation keeps its place in the semaphore until it is over.
+                        # The operation is counted by the semaphore until it is over.
                         op.set_callback(lambda _: self.semaphore.release())
                         is_over = False
                     raise

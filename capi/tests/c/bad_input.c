@@ -170,7 +170,7 @@ static void requests(void)
     uringlet_prep_read(entry(u), fd, NULL, 4, 0);
     EQUAL(result(u), -EFAULT);
     /* The kernel cuts these lengths to 2 GiB. It checks that 2 GiB from the buffer on are user
-     * addresses. `low` is static, because above the stack there are fewer. */
+     * addresses. `low` is static, because fewer user addresses lie above a buffer on the stack. */
     uringlet_prep_read(entry(u), fd, low, SIZE_MAX, 7);
     EQUAL(result(u), 0);
     uringlet_prep_read(entry(u), fd, (void *)8, SIZE_MAX, 0);

@@ -88,7 +88,7 @@ static void read_many(void)
         ranges[at].buf = bufs[at];
         ranges[at].len = at == 0 ? 100 : 16;
     }
-    /* Fewer bytes than asked for at the end of the file. */
+    /* The first read asks for more bytes than the file has at its offset. */
     EQUAL(uringlet_read_many(u, ranges, RANGES), RANGES - 10);
     for (unsigned at = 0; at < RANGES; at++) {
         EQUAL(ranges[at].res, at % 100 == 99 ? -EBADF : 16);

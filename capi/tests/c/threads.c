@@ -1,5 +1,5 @@
-/* A context that another thread uses is busy. Any thread can cancel its requests, and the owner
- * may pass it on. */
+/* A context that another thread uses is busy. Any thread can cancel its requests, and threads may
+ * use it one after the other. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <sched.h>
@@ -17,7 +17,8 @@ static void *wait_for_one(void *u)
 {
     int ret;
 
-    /* The other thread may use the context, to check whether this thread is inside a call. */
+    /* Repeats the call while the other thread uses the context to check whether this thread is
+     * inside a call. */
     do {
         ret = uringlet_wait(u, 1, -1);
     } while (ret == -EBUSY);

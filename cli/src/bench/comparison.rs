@@ -1,4 +1,5 @@
-//! uringlet beside the native engines, in the rounds that all of them have.
+//! Compares one of uringlet's engines with the native engines: those of the kernel and the C
+//! library, without uringlet. Native engines with another number of rounds are left out.
 
 use serde::Serialize;
 use uringlet_lab::bench::median;
@@ -45,13 +46,13 @@ pub struct Ratio {
     high: Option<f64>,
     #[serde(skip)]
     pub class: Class,
-    /// `faster`, `cheaper`.
+    /// The class as a word, such as `faster` or `cheaper`.
     #[serde(rename = "class")]
     pub word: &'static str,
 }
 
 impl Ratio {
-    /// `medians` is used instead of an estimate if there is no interval.
+    /// `medians` is the ratio of the two medians. It is used if there is no interval.
     fn new(interval: Option<Interval>, medians: f64, sense: Sense) -> Self {
         let class = class(interval.as_ref(), sense);
         Self {
@@ -66,7 +67,8 @@ impl Ratio {
 }
 
 impl<E> Comparison<E> {
-    /// A comparison, if there are native engines, and figures on both sides.
+    /// The comparison with the best native engine. `None` if there are no figures, or if no native
+    /// engine has the same number of rounds.
     pub fn of(ours: Side<E>, natives: impl Iterator<Item = Side<E>>) -> Option<Self> {
         let mut natives: Vec<Side<E>> =
             natives.filter(|side| side.iops.len() == ours.iops.len()).collect();

@@ -53,7 +53,7 @@ pub struct Words {
     pub title: String,
     /// The engine of the bars, for the legend.
     pub key: String,
-    /// What a group of bars is.
+    /// The label of the axis that lists the groups of bars.
     pub category: &'static str,
     /// The noun for what a bar stands for: `job` or `line`.
     pub each: &'static str,

@@ -1,9 +1,10 @@
 //! Results in the shape of fio's JSON, for programs that read fio's.
 //!
-//! The keys and units are fio's. One entry of `jobs` is one engine under one workload at one depth.
-//! Counts, rates and CPU shares are those of the median round; latencies are those of the run that
-//! is made for them. Values that fio samples twice a second (`bw_min`, `iops_mean` and so on) are
-//! taken over the rounds. Anything without a place in fio's shape is under `uringlet`.
+//! The keys and units are fio's. One entry of `jobs` is one engine under one workload, at one
+//! depth, with one manner of submitting. Counts, rates and CPU shares are those of the median
+//! round. Latencies are those of the separate run that measures them. Values that fio samples twice
+//! a second (`bw_min`, `iops_mean` and so on) are taken over the rounds. Anything without a place
+//! in fio's shape is under `uringlet`.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +33,8 @@ impl Cell {
         middle(&self.figures, |figure| figure.iops).expect("it has figures")
     }
 
-    /// Percent of all requests up to each bound of one unit: ns, µs or ms.
+    /// The percentage of the requests in each of fio's latency classes of one unit (0: ns, 1: µs,
+    /// 2: ms). The key of a class is its upper bound.
     fn shares(&self, unit: usize) -> Map<String, Value> {
         let percent = |at: usize| self.latency.map_or(0.0, |found| found.total_shares[at] * 100.0);
         let scale = 1000u64.pow(unit as u32);
@@ -46,7 +48,7 @@ impl Cell {
         found
     }
 
-    /// One direction's results; `does` is false if the job has none of it.
+    /// The results of one direction; `does` is false if the cell has no requests in it.
     fn fio_side(&self, does: bool) -> Value {
         let none = nanoseconds(Spread::default(), 0);
         let mut side = json!({ "slat_ns": none, "clat_ns": none, "lat_ns": none });

@@ -77,7 +77,7 @@ impl Settings {
     }
 }
 
-/// One engine under one workload at one depth.
+/// One engine under one workload, at one depth, with one manner of submitting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     /// The load.
@@ -149,11 +149,12 @@ pub fn depth_text(depth: usize, submit: Manner) -> String {
 pub struct Matrix {
     /// What the user chose.
     pub settings: Settings,
-    /// Workloads at a depth, in the order of the table.
+    /// The lines, in the order of the table.
     pub lines: Vec<Line>,
 }
 
-/// One workload at one depth. Each round runs its cells one after the other.
+/// One workload at one depth, with one manner of submitting. Each round runs the line's cells one
+/// after the other.
 pub struct Line {
     pub workload: Workload,
     pub depth: usize,
@@ -167,7 +168,8 @@ pub struct Line {
 }
 
 impl Matrix {
-    /// All combinations; impossible ones are marked with the reason.
+    /// All combinations. A cell that cannot be measured has the reason. An engine has no cell for a
+    /// manner of submitting that it does not support.
     pub fn new(settings: Settings, scratch: &Scratch, storage: &Storage) -> Self {
         let deepest = settings.depths.iter().copied().max().unwrap_or(1);
         let refused: Vec<_> =
@@ -232,7 +234,7 @@ impl Matrix {
         Comparison::of(ours.side()?, natives.filter_map(Cell::side))
     }
 
-    /// The maximum duration.
+    /// The expected duration: the budget, or an estimate for a fixed number of rounds.
     pub fn takes(&self) -> Duration {
         match self.settings.rounds {
             None => Duration::from_secs_f64(self.settings.budget),
@@ -267,8 +269,8 @@ impl Matrix {
         if unsettled.is_empty() { open(Comparison::is_known) } else { unsettled }
     }
 
-    /// Runs rounds of all lines in turn, and continues with lines whose ratio is unknown.
-    /// `progress` is called before every run, and after every turn of a line.
+    /// Runs rounds of the lines in turn, until no line needs more, the budget is used, or `stop` is
+    /// set. `progress` is called before every run, and after every turn of a line.
     pub fn measure(
         &mut self,
         scratch: &Scratch,
@@ -336,8 +338,8 @@ impl Line {
         format!("{depth} in flight{submit}")
     }
 
-    /// Is this a point in a curve of requests that are handed over like `submit`? A single request
-    /// is a point in each curve.
+    /// Is this a point in the curve for the manner `submit`? A single request, one in a call, is
+    /// also a point in the curve of all in a call.
     pub fn shows(&self, submit: Manner) -> bool {
         let alone = self.depth == 1 && self.submit == Manner::OneInACall;
         self.submit == submit || alone && submit == Manner::AllInACall

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uringlet_lab::bench::{Engine, Manner, Workload, seconds};
 
-/// More requests in flight than this do not occur in any program.
+/// The maximum of `--depth`: hardly any program has more requests in flight.
 const DEEPEST: usize = 4096;
 const LARGEST_BLOCK: u64 = 16 << 20;
 
@@ -49,7 +49,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", requires = "jobs")]
     section: Vec<String>,
 
-    /// Keep what the jobs lay out; without it, files for which a job names no place are removed
+    /// Keep the jobs' files; without it, they are removed if no job says where its files are
     #[arg(long, requires = "jobs")]
     keep: bool,
 
@@ -162,7 +162,7 @@ impl Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The scratch file cannot be made or filled, or the JSON file cannot be written.
+/// The scratch file cannot be made or filled, or an output cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.jobs.is_empty() {
         return fio::run(arguments);

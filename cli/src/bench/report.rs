@@ -134,7 +134,7 @@ impl Matrix {
         self.settings.workloads.iter().copied().filter(has)
     }
 
-    /// Bars for two depths, lines for more.
+    /// Bars for one or two depths, curves for more.
     fn rate_plots(&self) -> Vec<Figure> {
         let lines = |(workload, submit): (Workload, Manner)| {
             let series = self.settings.engines.iter().map(|&engine| {
@@ -162,7 +162,7 @@ impl Matrix {
         }
     }
 
-    /// A group of bars for each depth.
+    /// A group of bars for each depth and manner of submitting.
     fn groups(&self, workload: Workload, bar: impl Fn(&Cell) -> Bar) -> Vec<Group> {
         let group = |line: &matrix::Line| Group {
             label: line.in_flight_text(),
@@ -309,7 +309,7 @@ impl Matrix {
 }
 
 impl Cell {
-    /// The figures for programs, with medians.
+    /// The cell as JSON, with the medians, the minimum and the maximum of its rounds.
     fn with_medians(&self) -> Value {
         let iops = || self.figures.iter().map(|figure| figure.iops);
         let mut value = json!(self);

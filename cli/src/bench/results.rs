@@ -1,4 +1,5 @@
-//! The end of both kinds of bench: a document for people, JSON, and an exit status.
+//! The end of a benchmark, of workloads or of job files: prints the results, writes the outputs,
+//! and returns the exit status.
 
 use super::conclusion::{self, Circumstances, Line};
 use crate::machine::{Machine, Storage};
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 /// The results of a bench.
 pub struct Results {
-    /// Keys in the JSON of this kind, beside the common ones.
+    /// The JSON keys that differ between a benchmark of workloads and one of job files.
     pub own: Value,
     pub settings: Value,
     pub cells: Value,
@@ -25,7 +26,7 @@ pub struct Results {
     pub records: Vec<Record>,
     /// Is there a figure?
     pub is_measured: bool,
-    /// Is there no figure, because each cell was refused?
+    /// If there is no figure: was each cell refused?
     pub is_refused: bool,
 }
 

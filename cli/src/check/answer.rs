@@ -1,5 +1,5 @@
-//! Has a drop-in read from a file, for this command itself, and checks that it has counted the
-//! read.
+//! Has a drop-in (a preloaded library that replaces libaio, POSIX AIO or liburing) read from a
+//! file, for this command itself. Checks that the drop-in has counted the read.
 #![allow(unsafe_code)]
 
 use crate::run::library::DropIn;
@@ -33,11 +33,11 @@ pub enum Answer {
     Missing(String),
 }
 
-/// Starts this command once more, under a drop-in and in the sandbox. The new process asks the
-/// drop-in.
+/// Starts this command once more, with the drop-in preloaded, and in the sandbox. The new process
+/// asks the drop-in.
 pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> {
     if cfg!(target_feature = "crt-static") {
-        // A static command preloads nothing.
+        // A statically linked command has no loader that could preload the drop-in.
         return Ok(Answer::NotAsked);
     }
     let region = Region::create().context("cannot make the memory that collects the counters")?;

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A part of the name of each function of the three interfaces. A drop-in also exports functions
-/// that any program binds, such as close.
+/// A part of the name of each function of libaio, POSIX AIO and liburing. A drop-in also exports
+/// functions that any program binds, such as close.
 const INTERFACE: &str = "io_";
 
-/// Asks the loader what it would do with this library preloaded. Returns the interface's functions
-/// that the program and its libraries would call there, or why the loader would not load it.
+/// Asks the loader what it would do with this library preloaded. Returns the functions that the
+/// program and its libraries would bind to this library, or why the loader would not load it.
 pub fn trace(program: &Path, library: &Path) -> Result<Result<Vec<String>, String>> {
     let output = Command::new(program)
         .env("LD_PRELOAD", library)

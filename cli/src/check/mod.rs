@@ -40,7 +40,7 @@ pub struct Arguments {
     #[arg(last = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 
-    /// What this command starts itself with, under a drop-in
+    /// Set if this command starts itself with this drop-in preloaded, to ask it for an answer
     #[arg(long, hide = true, value_enum)]
     answer: Option<DropIn>,
 }

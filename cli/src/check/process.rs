@@ -43,7 +43,8 @@ fn started_by(pid: u32) -> Option<u32> {
     children.trim().parse().ok().filter(|_| is_uringlet)
 }
 
-/// Checks a process, or the program that it runs, and reports its drop-ins.
+/// Checks a process and reports its drop-ins. If the process is `uringlet run`, the program that it
+/// has started is checked instead.
 pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
     let pid = started_by(pid).unwrap_or(pid);
     let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
@@ -72,7 +73,7 @@ pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The counters of the process's contexts, if it counts.
+/// A text with the counters of the process's contexts, if the process is observed.
 fn answering(pid: u32) -> Result<String> {
     let found = Finder::new(true).look().context("/proc")?;
     let regions = found.iter().filter(|found| found.holders.contains(&pid));

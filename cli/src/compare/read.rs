@@ -114,8 +114,8 @@ pub struct Run {
 /// Keys of arrays of rounds in a cell.
 const ROUNDS: [&str; 5] = ["figures", "rates", "timed", "runs", "ns"];
 
-/// Keys of arrays of cells in an experiment's results, with a name for their cells. In bench,
-/// `jobs` is fio's.
+/// Keys of arrays of cells in an experiment's results, with a name for their cells. In the results
+/// of bench, only `cells` is read: there, `jobs` has the form of fio's output.
 const CELLS: [(&str, &str); 4] =
     [("cells", ""), ("lookups", "lookup"), ("paths", "path"), ("jobs", "job")];
 
@@ -160,8 +160,8 @@ impl Run {
     }
 }
 
-/// Removes everything from texts and names that would control a terminal: the file may be from
-/// anybody.
+/// Replaces control characters in texts, and removes fields with control characters in their names.
+/// The file may come from an untrusted source, and its texts are printed to a terminal.
 fn make_printable(value: &mut Value) {
     match value {
         Value::String(text) => *text = printable(text),

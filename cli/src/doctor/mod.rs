@@ -19,7 +19,8 @@ use std::process::ExitCode;
 use uringlet::EngineKind;
 use uringlet::probe::Probe;
 
-/// The folders if none is named. Those after the first are used only if they are writable.
+/// The folders to inspect if none is named. The second and third are inspected only if they are on
+/// another file system, and a scratch file can be written there.
 const DEFAULTS: [&str; 3] = [".", "/tmp", "/dev/shm"];
 
 const HELP: &str = include_str!("../../help/doctor.txt");
@@ -50,7 +51,7 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-/// Exit status if a required engine is not available.
+/// Exit status if a required engine is not available, or the program cannot be reached.
 const MISSING: u8 = 3;
 
 /// Runs the command.
@@ -92,12 +93,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn look(probe: &Probe, path: &Path) -> Result<FileSystem> {
     let folder = probe.folder(path).with_context(|| path.display().to_string())?;
-    // A folder may be writable and not readable: then its type is unknown.
+    // A folder may be writable and not readable: then the type of its storage is unknown.
     let storage = File::open(path).and_then(|file| Storage::behind(&file)).unwrap_or_default();
     Ok(FileSystem { folder, storage })
 }
 
-/// One folder of each file system that can be inspected.
+/// The folders of [`DEFAULTS`] that can be inspected, one for each file system.
 fn at_hand(probe: &Probe) -> Vec<FileSystem> {
     let mut seen = Vec::new();
     let mut found = Vec::new();

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::probe::Probe;
 
-/// The machine code that is searched for system calls.
+/// The architecture of this command. Only its code is searched for calls of io_uring.
 const HOST: object::Architecture = if cfg!(target_arch = "aarch64") {
     object::Architecture::Aarch64
 } else {
     object::Architecture::X86_64
 };
-/// Files with more bytes are not read.
+/// Files with more bytes are not searched for symbols and system calls.
 const LARGEST: u64 = 1 << 30;
 
 /// The findings about a program and the libraries that it names.
@@ -44,7 +44,7 @@ pub struct Found {
     pub needs: Vec<String>,
     /// The program is a script: its interpreter was inspected.
     pub interpreter: bool,
-    /// The rings that the program gets under `uringlet run`, if it may ask for some.
+    /// Whose rings the program gets under `uringlet run`; none if it cannot ask for a ring.
     pub rings: Option<String>,
 }
 

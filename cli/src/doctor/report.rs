@@ -142,7 +142,8 @@ impl FileSystem {
                 "single_ns": timing.map(|timing| timing.single_ns),
             },
             "served": self.served(),
-            // The lanes to which the engine `auto` would send requests at first.
+            // The lane to which the engine `auto` would send the first requests of each kind. A
+            // lane is what executes requests: the calling thread, workers or the kernel.
             "auto": {
                 "cached_read": cached.to_string(),
                 "cached_write": cached.to_string(),

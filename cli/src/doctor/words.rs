@@ -1,5 +1,5 @@
 //! What the findings mean for a user with a program to run. What serves each kind of request here?
-//! What does that cost beside the best machine? What would help?
+//! What does that cost, compared with a machine that refuses nothing? What would help?
 
 use super::report::{FileSystem, Report};
 use crate::report::wrapped;
@@ -14,9 +14,9 @@ pub struct Served {
     /// The kind of request: `cached reads and writes`.
     pub what: &'static str,
     pub by: String,
-    /// The cost beside the best machine.
+    /// The cost compared with the best machine, which refuses no interface.
     pub costs: &'static str,
-    /// Is this the best way that is known?
+    /// Is no cheaper means known to execute these requests?
     pub is_best: bool,
 }
 

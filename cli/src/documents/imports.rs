@@ -1,11 +1,12 @@
-//! Imports point one way: between the parts of a crate, between its files, and between the layers
-//! of a folder whose map lists them.
+//! Checks the direction of imports. Between the parts of a crate, only known cycles are allowed.
+//! Between the files of a crate, a cycle has at most three files. In a folder with layers, a file
+//! imports from lower layers only. The map of such a folder, in its `mod.rs`, lists the layers.
 
 use super::{CRATES, crate_sources, files, first_name, functions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The code of a source, without the tests at its end.
+/// The code of a source, without lines of comments and without the tests at its end.
 fn code(text: &str) -> String {
     let is_test =
         |line: &str| ["#[cfg(test)]", "#[cfg(all(test"].iter().any(|start| line.starts_with(start));

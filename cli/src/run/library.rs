@@ -1,4 +1,4 @@
-//! Finds the drop-ins, relative to the executable.
+//! Finds the drop-ins: relative to the executable, or among those that the command carries.
 
 use crate::embed;
 use anyhow::{Context as _, Result, bail};
@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A library that takes the place of another interface.
+/// A shared library that is preloaded, so that a program binds its functions of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DropIn {
     /// libaio's functions, and Linux AIO's system calls made through syscall(2)

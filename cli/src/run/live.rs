@@ -185,9 +185,10 @@ fn line(elapsed_s: f64, of: &Figures, in_flight: u64, workers: usize) -> String 
     )
 }
 
-/// The file of `--stats-prometheus`, replaced as a whole: no reader finds half of it.
+/// The destination of `--stats-prometheus`. A file is replaced as a whole: no reader finds half of
+/// it.
 enum Exposition {
-    /// The figures are written once, at the end: in a stream, later figures cannot replace them.
+    /// Figures are written once, at the end: in a stream, later ones cannot replace earlier ones.
     StandardOutput,
     File {
         path: PathBuf,

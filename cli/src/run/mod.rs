@@ -38,7 +38,7 @@ const TRAP: &str = "URINGLET_TRAP";
 const IO_URING: &str = "URINGLET_IO_URING";
 /// Read by the drop-ins: the memory to count into, shared by the program and its children.
 const STATS: &str = "URINGLET_STATS";
-/// With this value of [`STATS`], a process counts into memory of its own. `uringlet top` finds it.
+/// With this value of [`STATS`], a process counts into its own memory, which `uringlet top` finds.
 const STATS_OWN: &str = "auto";
 
 /// The interval at which `run` looks for processes without a drop-in. It stops looking as soon as a

@@ -7,7 +7,7 @@ use uringlet::affinity::{
     Affinity, COMPLETION_VARIABLE, Placement, QUEUE_VARIABLE, RQ_VARIABLE, Topology,
 };
 
-/// The settings; others are taken from the environment unchanged.
+/// The settings. A variable whose option is not given keeps its value in the environment.
 #[derive(Args)]
 pub struct CpuOptions {
     /// CPUs that execute requests and hand them to the kernel: a list as in 0-3,8, or application,

@@ -76,7 +76,7 @@ fn check_level(program: &Path, levels: usize) -> Result<(), Refusal> {
     check_privileges(program)?;
     let bytes = match read_program(program) {
         Ok(bytes) => bytes,
-        // A program may be executable and not readable: then the kernel decides.
+        // A program may be executable and not readable. Then it cannot be checked, and is started.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
         Err(error) => return refuse(program, describe(&error)),
     };

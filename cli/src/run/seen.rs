@@ -1,5 +1,5 @@
-//! What happened with the drop-ins in a program and its children, and why nothing went through
-//! them.
+//! What the drop-ins report from a program and its children. If none of these processes has made a
+//! context through a drop-in: why not.
 
 use super::library::DropIn;
 use nix::sys::signal::Signal;
@@ -25,14 +25,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// With `counts`, the program's contexts count their requests into the memory, too.
+    /// Makes the memory for the events of the drop-ins. With `counts`, the program's contexts count
+    /// their requests into the memory, too.
     ///
     /// # Errors
     /// The memory for events cannot be made.
     pub fn new(counts: bool) -> std::io::Result<Self> {
         let make = if counts { Region::create } else { Region::create_for_events };
         let mut region = make()?;
-        // Root starts programs that become other users, who may not look into this process.
+        // Root starts programs that become other users. They may not open the memory by its path
+        // below /proc, and use an inherited descriptor instead.
         if geteuid().is_root() {
             region.pass_on()?;
         }
@@ -53,7 +55,7 @@ impl Watch {
         seen::count(&self.region, what) > 0
     }
 
-    /// Looks for processes without a drop-in, until something went through a drop-in.
+    /// Looks for processes without a drop-in, until a context was made through a drop-in.
     pub fn look(&mut self, program: u32) {
         if self.has(Seen::Made) {
             return;
@@ -82,13 +84,13 @@ impl Watch {
         })
     }
 
-    /// Processes that got a filter of seccomp(2).
+    /// The number of processes that got a seccomp(2) filter.
     pub fn filters(&self) -> u64 {
         seen::count(&self.region, Seen::Filtered)
     }
 
-    /// The reason why nothing went through a drop-in; none if something did. `program` was started,
-    /// and has ended with `status`.
+    /// The reason why no context was made through a drop-in; none if one was made. `program` was
+    /// started, and has ended with `status`.
     pub fn verdict(&self, program: &Path, status: ExitStatus) -> Option<String> {
         if self.has(Seen::Made) {
             return None;
@@ -134,12 +136,12 @@ fn killed_by(status: ExitStatus) -> Option<String> {
     Some(format!("signal {number} ({})", Signal::try_from(number).ok()?))
 }
 
-/// Prints the text if nothing went through uringlet. Standard error may be closed.
+/// Prints the text of [`Watch::verdict`], if there is one. Standard error may be closed.
 pub fn say(text: Option<String>) {
     text.inspect(|text| drop(std::io::stderr().write_all(text.as_bytes())));
 }
 
-/// A process and its descendants (proc_pid_task(5)); none if the kernel does not tell.
+/// A process and its descendants (proc_pid_task(5)); without them if the kernel does not list them.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut at = 0;

@@ -1,7 +1,7 @@
 //! Waits for a child and passes signals on to it, without a handler and without a race.
 //!
-//! The signals are blocked and read one by one from a signalfd(2). So nothing can interrupt this
-//! thread between the child's end and the summary.
+//! The signals are blocked and read one by one from a signalfd(2). So none of them can end this
+//! process between the child's end and the summary.
 
 #![allow(unsafe_code)]
 

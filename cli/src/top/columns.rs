@@ -11,7 +11,7 @@ pub struct Line<'a> {
     /// Of a program: how many contexts it has. Of a context: the number that identifies it.
     context: usize,
     in_flight: u64,
-    /// The number of workers of the whole program.
+    /// Of a program: the number of its workers. Of a context: 0.
     workers: usize,
     figures: &'a Figures,
 }
@@ -49,7 +49,7 @@ pub struct Column {
     /// If the terminal is too narrow, columns of the highest rank are hidden first.
     rank: u8,
     pub cell: fn(&Line) -> String,
-    /// The value by which lines are sorted, the largest first; `None` for names.
+    /// The value by which lines are sorted, the largest first; `None`: no sorting by this column.
     pub key: Option<fn(&Line) -> f64>,
 }
 
@@ -126,7 +126,8 @@ pub const PROGRAM: [Column; 14] = [
     column("ERRORS", 6, 10, |l| l.figures.errors.to_string(), Some(|l| l.figures.errors as f64)),
 ];
 
-/// The columns of the table of contexts. Lanes are in percent.
+/// The columns of the table of contexts. WAITER to KERNEL are the shares, in percent, of the
+/// requests that each kind of thread, or the kernel, has executed.
 pub const CONTEXT: [Column; 14] = [
     PID,
     column(NAME.head, 15, 10, |l| l.name.to_owned(), None),
@@ -160,7 +161,7 @@ pub fn percent(share: f64) -> String {
 /// The initial sort column.
 pub const BUSIEST: &Column = &REQUESTS;
 
-/// The columns that fit, each followed by a space.
+/// The columns that fit into `width`, with one space between them.
 pub fn fitting(columns: &'static [Column], width: usize) -> Vec<&'static Column> {
     let mut by_rank: Vec<&Column> = columns.iter().collect();
     by_rank.sort_by_key(|column| column.rank);

@@ -19,7 +19,7 @@ const PER_PROCESS: usize = 16;
 /// Device and inode: the identity of a region.
 pub type Key = (u64, u64);
 
-/// A region, and the processes that have it open, in order.
+/// A region, and the ids of the processes that have it open, the lowest first.
 pub struct Found {
     pub key: Key,
     pub region: Rc<Region>,
@@ -30,7 +30,7 @@ pub struct Found {
 #[derive(Default)]
 struct Opened {
     regions: Vec<(Key, Rc<Region>)>,
-    /// Some regions are of another version.
+    /// The process has also opened a region with another layout, such as another version's.
     others: bool,
 }
 
@@ -56,7 +56,8 @@ impl Finder {
         Self { all_users, known: HashMap::new() }
     }
 
-    /// Every region that exists now.
+    /// The regions that other processes have open now, as far as this process may look at them. Of
+    /// other users' processes, only with `all_users`.
     pub fn look(&mut self) -> io::Result<Vec<Found>> {
         let own_user = Path::new("/proc/self").metadata()?.uid();
         let mut found: Vec<Found> = Vec::new();

@@ -52,7 +52,8 @@ pub fn run(
 ) -> Result<ExitCode> {
     ctrlc::set_handler(|| {
         STOP.store(true, Ordering::Relaxed);
-        // This is a separate thread. If the loop does not react, it has lost its terminal.
+        // This runs in a thread of its own. If the main thread has not ended the process in time,
+        // the main thread waits for a terminal that is gone.
         std::thread::sleep(GRACE);
         ratatui::restore();
         std::process::exit(i32::from(INTERRUPTED));
@@ -270,7 +271,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(about(selected, shown)), lanes);
     }
 
-    /// Returns the number of contexts that fit.
+    /// Draws the contexts of a program that fit, and returns their number.
     fn draw_contexts(&self, frame: &mut Frame, area: Rect, program: &Program) -> usize {
         let engines = engines(&program.contexts);
         // Lines are wrapped between words, so they use a little less than the whole width.

@@ -45,7 +45,8 @@ pub fn counting(criterion: &mut Criterion) {
     let file = tempfile::tempfile().expect("a file");
     file.set_len((AT_A_TIME * PAGE) as u64).expect("room");
     let alone = [false, true].map(Reader::new);
-    // From here on, contexts count where other processes can read; earlier ones are unchanged.
+    // The counters of contexts that are made from here on are in memory that other processes can
+    // read. Earlier contexts are unchanged.
     uringlet::stats::observe().expect("a region");
     let [off, own] = alone;
     let mut readers = [off, own, Reader::new(false)];

@@ -1,4 +1,5 @@
-//! A lookup in the table: one context, many in turn, and a handle without a context.
+//! A lookup in a table of handles (`uringlet::table`): one value, many in turn, and a handle
+//! without a value.
 #![allow(unsafe_code)]
 
 use criterion::Criterion;
@@ -23,7 +24,8 @@ pub fn lookups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("table lookup");
     for count in [1, 64, 4096] {
         let (table, pages) = filled(count);
-        // An odd stride visits every handle, and never two neighbours in a row.
+        // The counts are powers of two, so an odd stride visits every handle, and never two
+        // neighbours in a row.
         let mut at = 0;
         group.bench_function(format!("one of {count}"), |bencher| {
             bencher.iter(|| {

@@ -63,7 +63,8 @@ impl Topology {
             topology.reachable = reachable;
         }
         if let Some(mine) = thread_affinity() {
-            // If only the calling thread was confined, its mask says nothing about the process.
+            // The file has the mask of the first thread, and `mine` is that of the calling thread.
+            // If only one of them was confined, the process was not.
             topology.allowed = topology.allowed.or(&mine).and(&topology.reachable);
         }
         topology

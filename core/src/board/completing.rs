@@ -243,7 +243,8 @@ impl Board {
         }
     }
 
-    /// A completion was reaped: frees its slot, unless its number is still in a queue.
+    /// Frees the slot of a completion that was reaped, unless the slot's number is still in a
+    /// queue.
     #[inline]
     fn reaped(&self, index: u32) {
         let mut returned = Returned::default();

@@ -31,7 +31,7 @@ extern "C" fn missing() -> c_int {
 /// Has `before` called when the process ends by exit(3) or by a return from `main`. It runs before
 /// handlers and destructors that the program has registered earlier.
 pub fn at_exit(before: BeforeLeaving) {
-    // SAFETY: a function of a library that stays.
+    // SAFETY: the function is in a library that stays loaded.
     unsafe { libc::atexit(before) };
 }
 

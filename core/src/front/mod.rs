@@ -146,7 +146,7 @@ pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
 }
 
 /// A descriptor of the engine's own: close(2) and the like of the program do not close it. The last
-/// copy closes it when dropped, on another thread if close(2) may wait.
+/// clone closes it when dropped, on another thread if close(2) may wait.
 #[derive(Clone, Debug)]
 pub struct OwnDescriptor(std::sync::Arc<own::Copied>);
 

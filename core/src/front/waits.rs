@@ -73,8 +73,8 @@ pub trait Hooks {
         false
     }
 
-    /// The call is about to wait for `what`. `None`: the set is not readable, or nobody
-    /// [looks](Hooks::looks) at it.
+    /// Called before the program's call waits for `what`. `None`: the set is not readable, or
+    /// nobody [looks](Hooks::looks) at it.
     ///
     /// # Safety
     /// `what` is the program's, as in the call.

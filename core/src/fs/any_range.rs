@@ -26,7 +26,7 @@ const COPIED: usize = 1 << 20;
 
 impl File {
     /// As [`File::write_all_at`]. A file that is open for direct I/O can be written from any
-    /// memory, at any offset, with any length. The file is never longer than what was written.
+    /// memory, at any offset, with any length. The file never grows beyond the end of the range.
     ///
     /// Whole pages of the range bypass the page cache. The parts at its two ends are written
     /// through a second descriptor of the file without `O_DIRECT`: the kernel reads such a block,
@@ -74,11 +74,11 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::write_all_at`]; a part may have been written. A direct file with an unaligned
-    /// range also has the errors of open(2) of `/proc/thread-self/fd/N`, once for a file, before
-    /// anything is written. `EACCES`: its permissions do not allow writing any more. `ENOENT`:
-    /// there is no `/proc`. `EINVAL`: such a file is open for appending. `ENOMEM`: there is no
-    /// memory for a copy.
+    /// As [`File::write_all_at`]; a part may have been written. A write that opens the second
+    /// descriptor also has the errors of open(2) of `/proc/thread-self/fd/N`, before anything is
+    /// written. `EACCES`: the file's permissions do not allow writing any more. `ENOENT`: there is
+    /// no `/proc`. `EINVAL`: a direct file is open for appending. `ENOMEM`: there is no memory for
+    /// a copy.
     pub fn write_range_at<B: IoBuf + Send>(&self, buffer: B, offset: u64) -> Op<WriteRange<B>> {
         let (file, span) = (self.clone(), Span::new(offset));
         Op::new(WriteRange {

@@ -16,7 +16,7 @@ pub(super) struct BackgroundGate<T> {
 
 /// An operation that waits at a gate.
 pub(super) trait AtGate: Sized {
-    /// The claim to the operation, while it waits at the gate.
+    /// The claim by which one thread starts or withdraws an operation that waits at the gate.
     fn gate_claim(&self) -> &Claim;
     /// Drops the gate's reference to an operation that was withdrawn.
     fn forget(self);
@@ -93,7 +93,7 @@ impl<T: AtGate> BackgroundGate<T> {
     }
 
     /// The part of [`BackgroundGate::pass_on`] that one thread at a time executes. Withdrawn
-    /// operations go to `gone`. False: there is no room for an operation that is left.
+    /// operations go to `gone`. False: an operation waits, and there is no room for it.
     fn pass_on_now(&self, gone: &mut Vec<T>, start: &impl Fn(T)) -> bool {
         loop {
             let mut is_admitted = false;

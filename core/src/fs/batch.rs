@@ -185,7 +185,7 @@ struct BatchState<T> {
     done: VecDeque<T>,
     /// The size in bytes of the finished results that nobody has taken.
     weight: u64,
-    /// The number of workers that would make the batch faster.
+    /// The number of workers up to which further ones are started.
     wanted: usize,
     task: Option<Waker>,
 }
@@ -214,8 +214,8 @@ impl<T> BatchSink<'_, T> {
 }
 
 impl<T> BatchPlan<T> {
-    /// Prepares the units that are worked on next, from the last one to the first, as the work
-    /// goes.
+    /// Prepares the units that are worked on next, in the order of the work: from the last unit to
+    /// the first.
     fn look_ahead(&self, header: &Header, units: &mut [BatchUnit]) {
         let Some(ahead) = self.ahead else { return };
         // The upper half of the descriptor numbers is left to other workers, and to the program.
@@ -232,7 +232,8 @@ impl<T> BatchPlan<T> {
 }
 
 impl<T> BatchShared<T> {
-    /// A worker's main loop. It ends if there are no units, or if nobody takes the results.
+    /// A worker's main loop. It ends if no unit is left, if results of `AHEAD` bytes wait to be
+    /// taken, or if the worker's operation is stopped.
     fn run(&self, header: &Header) {
         let mut waits = false;
         loop {
@@ -263,8 +264,8 @@ impl<T> BatchShared<T> {
                 (Some(before), Some(now)) => now.sleeps - before.sleeps,
                 _ => 0,
             };
-            // A worker that waits for the device reads ahead. Then few reads wait, and one sleep
-            // shows that it still waits. Otherwise more than half of the units have to sleep.
+            // A worker that waits for the device reads ahead. It begins with that if its sleeps are
+            // more than half its units. After that few reads sleep, so one sleep is enough.
             waits = if waits { slept > 0 } else { slept as usize * 2 > count };
             if waits {
                 // This worker waits for the device, so others may start.
@@ -302,13 +303,13 @@ impl<T: Send + 'static> Many<T> {
             workers: Vec::new(),
             home: None,
             is_background: false,
-            // This may be the process's first call of the library, which numbers the process.
+            // If this is the process's first call of the library, `enter` numbers the process.
             generation: process::enter(),
             turns: Turns::default(),
         }
     }
 
-    /// The batch uses the workers of `fs`, not those of the process.
+    /// Sends the batch's operations to `fs`, and not to the process's `Fs`.
     #[must_use]
     pub fn on(mut self, fs: &Fs) -> Self {
         self.home = Some(fs.clone());

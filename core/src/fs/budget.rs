@@ -39,7 +39,7 @@ fn renew() {
 /// Whether a future was pending, and why. [`in_turn`] keeps this for each future.
 #[derive(Debug, Default)]
 pub(super) enum Turns {
-    /// The future was not pending yet.
+    /// The future was not pending since its last result, or is polled again after a deferral.
     #[default]
     Fresh,
     /// The future was deferred, so that other tasks run.
@@ -102,8 +102,8 @@ pub(super) fn in_turn<W: HasTurns, T>(
 
 /// A future of this module, whose [`Future`] is made by [`awaited`].
 pub(super) trait Awaited: Future + HasTurns + Unpin {
-    /// Polls without a check of the budget, for [`in_turn`] and for callers that are within it or
-    /// block. Adds the work that was done to `spent`.
+    /// Polls without a check of the budget: for [`in_turn`], for code that it calls, and for code
+    /// that blocks its thread. Adds the work that was done to `spent`.
     fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<Self::Output>;
 }
 

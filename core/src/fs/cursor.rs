@@ -21,11 +21,11 @@ use super::transfer::{Read, Write};
 /// do not see later changes of the file. If a read's future is dropped, nothing is lost: the next
 /// read goes on with it.
 ///
-/// A write is ready when the kernel has the bytes, and returns its own error. Each write goes to
+/// A write is ready when the kernel has the bytes, or when the write has failed. Each write goes to
 /// the engine, with at most as many bytes as the buffer's capacity: use a `BufWriter` for small
-/// writes. **A write whose future was dropped goes on.** If the next write has the same bytes, it
-/// takes over the dropped write. Any other write begins after the dropped one, or returns its
-/// error.
+/// writes. **A write whose future was dropped goes on.** If the next write begins with the same
+/// bytes, it takes over the dropped write. Any other write begins after the dropped write has
+/// ended, or returns the error of the dropped write.
 ///
 /// A cursor is for files with offsets, not for pipes and sockets. On a file that is open for direct
 /// I/O, reads are widened to its alignment, and writes are those of [`File::write_range_at`].
@@ -74,7 +74,7 @@ impl HasTurns for Cursor {
 #[derive(Debug)]
 enum Doing {
     Nothing,
-    /// A read from a position, into a slice that may begin before it.
+    /// A read, the position for which it was begun, and the offset in the file of its slice.
     Reading(Op<Read<Slice<Vec<u8>>>>, u64, u64),
     Writing(Writing),
     /// A seek relative to the end.

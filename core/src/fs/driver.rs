@@ -115,8 +115,8 @@ impl FsBuilder {
     /// Makes the `Fs`.
     ///
     /// # Errors
-    /// A value is out of range, and the error names it. Or the engine that was asked for is refused
-    /// here.
+    /// A value is out of range, and the error names it. Or the engine that was asked for cannot be
+    /// used on this system.
     pub fn build(&self) -> Result<Fs, ConfigError> {
         if !(1..=ENTRIES_MAX / 2).contains(&self.in_flight) {
             return Err(ConfigError {
@@ -608,7 +608,7 @@ impl Line {
     }
 
     /// The part of [`Line::pass_on`] that one thread at a time executes. Withdrawn requests go to
-    /// `gone`. False: there is no room for a request.
+    /// `gone`. False: a request waits, and there is no room for it.
     fn pass_on_now(&self, gone: &mut Vec<Handle>) -> bool {
         loop {
             let mut is_admitted = false;
@@ -635,7 +635,7 @@ impl Line {
         }
     }
 
-    /// Is there room for the first request of the line now?
+    /// Can [`Line::pass_on_now`] go on? Also true if no request waits, or the first was withdrawn.
     fn first_may_go(&self, patience: &mut Patience) -> bool {
         let in_flight = self.in_flight.load(Ordering::Acquire);
         let first = self.waiting.first(|first| {

@@ -66,7 +66,7 @@ impl File {
     /// calls, one after the other; the first short one ends the read.
     ///
     /// # Errors
-    /// As pread(2), beside the buffer. `ECANCELED`: it was cancelled.
+    /// As pread(2); the buffer is returned as well. `ECANCELED`: the read was cancelled.
     pub fn read_at<B: IoBufMut + Send>(&self, buffer: B, offset: u64) -> Op<Read<B>> {
         Op::new(Read::new(self, buffer, offset, 0))
     }
@@ -81,8 +81,9 @@ impl File {
     }
 
     /// Reads several ranges at once, each of them whole; the chunks have the order of the ranges.
-    /// Adjacent ranges are read as one, and the task is woken once. On a file that is open for
-    /// direct I/O, ranges need no alignment: reads are widened to it, and their results cut.
+    /// Ranges that are close together are read as one, and the task is woken once. On a file that
+    /// is open for direct I/O, ranges need no alignment: reads are widened to it, and their results
+    /// cut.
     ///
     /// # Errors
     /// As [`File::read_at`]: the first error in the order of the file. `UnexpectedEof`: a range
@@ -123,7 +124,7 @@ impl File {
     /// not at all.**
     ///
     /// # Errors
-    /// As pwrite(2), beside the buffer. `ECANCELED`: it was cancelled.
+    /// As pwrite(2); the buffer is returned as well. `ECANCELED`: the write was cancelled.
     pub fn write_at<B: IoBuf + Send>(&self, buffer: B, offset: u64) -> Op<Write<B>> {
         Op::new(Write::new(self, buffer, offset, 0))
     }

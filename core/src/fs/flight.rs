@@ -2,10 +2,10 @@
 //!
 //! | state     | the payload belongs to | the field `waker` belongs to                         |
 //! |-----------|------------------------|------------------------------------------------------|
-//! | EMPTY     | the engine             | the operation; it is empty                           |
-//! | WAKER     | the engine             | the thread that leaves this state; it holds a waker  |
-//! | DONE      | the operation          | the operation; it is empty                           |
-//! | ABANDONED | the engine             | nobody; it is empty                                  |
+//! | EMPTY     | the engine             | the operation; the field is empty                    |
+//! | WAKER     | the engine             | the thread that leaves this state; a waker is stored |
+//! | DONE      | the operation          | the operation; the field is empty                    |
+//! | ABANDONED | the engine             | nobody; the field is empty                           |
 //!
 //! At most two threads use a word: the one with the operation, and the one that ends the request.
 //! DONE and ABANDONED are final. Each step out of EMPTY or WAKER is one atomic exchange. So one
@@ -287,8 +287,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! A failure would be: a payload with two owners or with none (loom's cells and `Arc` see
-    //! both), or an operation that waits and is not woken.
+    //! What must not happen: a payload with two owners or with none, or an operation that waits and
+    //! is not woken. loom's `UnsafeCell` detects two owners, and its `Arc` a payload without one.
 
     use super::{Claim, Ended, Flight};
     use crate::sync::{AtomicBool, AtomicU32, Ordering};
@@ -407,8 +407,8 @@ mod loom_models {
         });
     }
 
-    /// Canary: a request that is ended by a load and a store, and not by an exchange. It misses an
-    /// operation that is abandoned at the same moment.
+    /// A model that has to fail (a canary): it ends a request by a load and a store, not by an
+    /// exchange. So it misses an operation that is abandoned at the same moment.
     #[test]
     #[should_panic(expected = "two owners, or none")]
     fn loom_canary_an_end_by_a_plain_store_overlooks_an_operation_that_goes() {

@@ -251,7 +251,8 @@ impl Found {
 pub(super) const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 impl Stat {
-    /// The operation for the target of a path, relative to a directory if there is one.
+    /// The operation for a path, relative to the directory `file` if there is one. With
+    /// `AT_EMPTY_PATH` and an empty path, the operation is for `file` itself.
     pub(super) fn new(file: Option<&File>, path: CString, flags: i32) -> Self {
         let (home, found) = (OnceLock::new(), Found::new());
         Self { file: file.cloned(), path, flags, home, found, is_known: false }

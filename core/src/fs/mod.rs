@@ -61,8 +61,8 @@
 //! # What is promised
 //!
 //! 1. An operation that is dropped before its first poll has done nothing.
-//! 2. An operation that is dropped later is cancelled if it was not begun. Nothing leaks, even if
-//!    the runtime or the [`Fs`] is dropped first.
+//! 2. An operation that is dropped later is cancelled, unless the engine has begun to execute it.
+//!    Nothing leaks, even if the runtime or the [`Fs`] is dropped first.
 //! 3. [`Op::cancel`] asks the engine to stop the operation, and gives the real outcome and the
 //!    buffer.
 //! 4. Requests have no order among each other. [`File::sync_data`] covers the writes whose futures

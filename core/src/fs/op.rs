@@ -28,8 +28,9 @@ impl<O: Steps> Operation for O {}
 
 /// The requests of an operation, one after the other.
 ///
-/// Methods that are called while the operation is in flight take `&self`, and use cells: a unique
-/// reference would invalidate addresses that the kernel has.
+/// Methods that are called while the operation is in flight take `&self`, and change fields
+/// through `Cell` and `UnsafeCell`. A unique reference would invalidate addresses that the kernel
+/// has.
 ///
 /// # Safety
 /// If `self` is not moved, buffers of a [`Steps::request`] stay valid until its result is there,
@@ -100,7 +101,7 @@ pub struct Op<O: Operation> {
     /// The operation is never tried on the polling thread.
     never_inline: bool,
     is_background: bool,
-    /// No path has a NUL, and the options fit: else the operation ends with `EINVAL`.
+    /// No path has a NUL, and the open options are valid. Else the operation ends with `EINVAL`.
     pub(super) is_sound: bool,
 }
 

@@ -97,10 +97,10 @@ impl OpenOptions {
         self
     }
 
-    /// Reads and writes bypass the page cache. Buffers, offsets and lengths then have to be
-    /// [aligned](File::alignment), or the kernel answers `EINVAL`; a [`Pool`](super::Pool) has such
-    /// buffers. [`File::read_ranges`], [`File::write_range_at`] and a `Cursor` take ranges of any
-    /// alignment.
+    /// Chooses whether reads and writes bypass the page cache. If they do, buffers, offsets and
+    /// lengths have to be [aligned](File::alignment), or the kernel answers `EINVAL`; a
+    /// [`Pool`](super::Pool) has such buffers. [`File::read_ranges`], [`File::write_range_at`] and
+    /// a `Cursor` take ranges of any alignment.
     pub fn direct(&mut self, direct: Direct) -> &mut Self {
         self.direct = direct;
         self

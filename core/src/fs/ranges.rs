@@ -20,7 +20,7 @@ use crate::sync::lock;
 /// Decides which ranges [`File::read_ranges`] reads as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesce {
-    /// The maximum number of bytes between two ranges. These bytes are read in vain.
+    /// The maximum number of bytes between two ranges. These bytes are read, and not used.
     pub gap: u64,
     /// The maximum number of bytes that are read as one.
     pub max: u64,

@@ -129,7 +129,7 @@ impl DrivingTask {
                 // other tasks submit requests first, or an idle thread run this task.
                 tokio::task::yield_now().await;
             }
-            // tokio would catch a panic and continue without its requests. `kept` aborts instead.
+            // tokio would catch a panic, and requests would be lost. `kept` aborts instead.
             let drive = |instance: Arc<Instance>| kept(|| instance.drive());
             if !self.instance.upgrade().is_some_and(drive) {
                 return;

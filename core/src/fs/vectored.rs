@@ -93,7 +93,8 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
     }
 
     fn request(&self) -> Sqe {
-        // An offset of -1 would mean the file position. The kernel refuses 2^63, also negative.
+        // An offset of -1 would mean the file position. The kernel takes 2^63 as another negative
+        // offset, and refuses it.
         let offset = self.offset.min(1 << 63);
         // SAFETY: nobody changes the vectors any more.
         D::vectored(self.file.number(), unsafe { &*self.vectors.get() }, offset)

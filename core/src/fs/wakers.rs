@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 
 use crate::sync::lock;
 
-/// Wakers of the harvests that this thread is in.
+/// Wakers that are held until the harvests that this thread is in have ended.
 #[derive(Default)]
 struct HeldWakers {
     harvests: u32,

@@ -313,7 +313,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
 /// has all of them. They may not be on the disk then: [`replace`] brings them there.
 ///
 /// # Errors
-/// As open(2) and write(2), beside the buffer. A part may have been written.
+/// As open(2) and write(2); the buffer is returned as well. A part may have been written.
 pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
     Op::named([path.as_ref()], |[path]| WriteFile::new(None, path, buffer, false))
 }
@@ -337,9 +337,9 @@ pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile
 /// ```
 ///
 /// # Errors
-/// As open(2), write(2), fsync(2) and rename(2), beside the buffer. If the folder's fsync(2) fails,
-/// the file was replaced, but a crash may undo that. `EINVAL`: the path has no file name, or
-/// contains a NUL. `ECANCELED`: it was cancelled, and not replaced.
+/// As open(2), write(2), fsync(2) and rename(2); the buffer is returned as well. If the folder's
+/// fsync(2) fails, the file was replaced, but a crash may undo that. `EINVAL`: the path has no file
+/// name, or contains a NUL. `ECANCELED`: the operation was cancelled, and the file not replaced.
 pub fn replace<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
     Op::named([path.as_ref()], |[path]| WriteFile::new(None, path, buffer, true))
 }
@@ -368,7 +368,7 @@ impl<B> WriteFile<B> {
         Self { dir, path, header, opened, buffer, span, replaces, is_begun, home }
     }
 
-    /// Opens the file, and writes it if it is small. True: it was written completely.
+    /// Replaces the file, or opens it and writes it if it is small. True: no request follows.
     fn begin(&self) -> io::Result<bool> {
         // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };

@@ -10,7 +10,7 @@ use crate::router::facts::FileKind;
 use crate::router::tuning::PREEMPTED_LOOKS;
 use crate::sync::Patience;
 
-/// One use of a slot, from [`Instance::in_flight_on`].
+/// A request that [`Instance::in_flight_on`] has found: its slot, and the state of the slot then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     slot: u32,
@@ -50,7 +50,8 @@ impl Instance {
     }
 
     /// Cancels requests with these values, in their order, as [`cancel`](Self::cancel) does one.
-    /// The slots are searched once for all of them. `answer` gets the result for each.
+    /// The slots are searched once for all of them. `answer` gets the result for each. A context
+    /// that is destroyed, or belongs to another process, counts as one without requests.
     pub fn cancel_each(&self, user_data: &[u64], mut answer: impl FnMut(u64, Result<(), i32>)) {
         let meant: HashSet<u64> = user_data.iter().copied().collect();
         let mut slots = HashMap::new();
@@ -126,15 +127,16 @@ impl Instance {
                     self.board.post_canceled(index);
                     return Cancel::Done;
                 }
-                // A thread was trying the request: that try has ended now.
+                // A thread was trying the request (executing it without waiting). That try has
+                // ended.
                 Cancel::Polling | Cancel::Started if self.outlasts_try(index, key) => {}
                 // The poller may have tried the request between the two checks, and put it back on
                 // its list. The next round cancels it there.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
                 // aio_cancel(3): the first request of a stream counts as being executed.
                 Cancel::Polling if self.board.begins_streams_at_once() => return Cancel::Started,
-                // A thread has taken the request and not begun it, or the request is back on the
-                // list.
+                // A thread has taken the request off the poller's list or out of the mailbox, and
+                // has not begun it. Or the request is back on the list by now.
                 Cancel::Polling => patience.wait(),
                 other => return other,
             }
@@ -142,8 +144,8 @@ impl Instance {
         Cancel::Started
     }
 
-    /// Is a thread trying this request of a stream, without waiting? Then the try has ended when
-    /// this function returns.
+    /// If a thread is trying this request of a stream (executing it without waiting), waits until
+    /// the try has ended. False: no thread tries it, or the try has not ended for long.
     fn outlasts_try(&self, index: u32, key: u64) -> bool {
         if self.board.begins_streams_at_once() {
             return false;
@@ -167,7 +169,7 @@ impl Instance {
     }
 
     /// Takes a request out of the mailbox or off the poller's list, if the slot still has the
-    /// request with this key.
+    /// request with this key. In the mailbox, a submitter leaves a single request for its own wait.
     fn retract(&self, slot: u32, key: u64) -> bool {
         self.lanes.inline.retract(&self.board, slot, key)
             || self.threads.poller.remove(&self.board, slot, key)

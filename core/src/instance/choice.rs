@@ -1,4 +1,5 @@
-//! The engine that executes, and the reason.
+//! The engine that executes the requests of a context, the lane of a file's requests, and the
+//! reasons.
 
 use std::fmt;
 
@@ -9,14 +10,14 @@ use crate::probe::Refusal;
 use crate::request::Route;
 use crate::router;
 
-/// The engine that executes, and the reason.
+/// The engine that executes the requests of a context, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The engine that the context was made with.
     pub engine: EngineKind,
     /// The interface of the kernel or the C library that requests are handed to. `auto` chooses it
-    /// at the first request that can use it. `None` before that, and if every interface was
-    /// refused.
+    /// at the first request that can use it. `None` before that, if every interface was refused,
+    /// and for the engines that use none.
     pub kernel: Option<EngineKind>,
     /// The engines that `auto` has tried, and that were refused.
     pub refusals: Vec<(EngineKind, Refusal)>,
@@ -41,8 +42,9 @@ impl fmt::Display for Choice {
 /// The lane of a file's usual reads or writes, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChosenLane {
-    /// `inline`, `ordered`, `cold`, `pool`, `stream`, `worker` or `kernel`: ARCHITECTURE.md says
-    /// what each lane does. With the engine `null`, the name is `null`.
+    /// `inline`, `ordered`, `cold`, `pool`, `stream`, `worker` or `kernel`:
+    /// `core/src/lane/README.md` says what each lane does. With the engine `null`, the name is
+    /// `null`.
     pub name: &'static str,
     /// The reason for the lane.
     pub reason: &'static str,
@@ -55,7 +57,7 @@ impl fmt::Display for ChosenLane {
 }
 
 impl Instance {
-    /// The engine that executes, and what was tried and refused.
+    /// The engine that executes this context's requests, and the engines that were refused.
     pub fn choice(&self) -> Choice {
         let kernel = self.lanes.kernel.kind();
         Choice { engine: self.engine, kernel, refusals: self.lanes.kernel.refusals() }

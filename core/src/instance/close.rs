@@ -16,17 +16,18 @@ use crate::sys;
 
 impl Instance {
     /// The program is about to close `fd`. Executes the requests on it that have not started, and
-    /// waits for the started ones. So no request finds its descriptor closed, or another file under
-    /// its number. Requests in the poller get a duplicate of the descriptor. An eventfd that
-    /// requests will count up is duplicated, too.
+    /// waits for the started ones. After about a second, their system calls count as begun. So no
+    /// request finds its descriptor closed, or another file under its number. Requests that wait in
+    /// the poller or in the worker lane get a duplicate of the descriptor. An eventfd that requests
+    /// will count up is duplicated, too.
     pub fn before_close(&self, fd: i32) {
         self.before_close_range(&(fd..=fd), true);
     }
 
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above. `gone`:
     /// the numbers will name no file. Otherwise another file takes the number in the same moment
-    /// (dup2(2)). Does nothing if a signal handler has interrupted its thread under a lock of the
-    /// engine's, or in the child of a vfork(2).
+    /// (dup2(2)). Does nothing in the child of a vfork(2), and in a signal handler whose thread
+    /// holds a lock of the engine's.
     pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
         let (mut naps, mut since, mut copies) = (0, None, Copies::default());
@@ -50,8 +51,9 @@ impl Instance {
                     .free_slots()
                     .each_held(|index| waiting |= !self.board.slot(index).forget_number(fds));
             }
-            // A request that was tried during the checks above is on the poller's list again, or
-            // the poller is trying it. `keep_files` handles the first case, and reports the second.
+            // The poller may have been trying a request (executing it without waiting) during the
+            // checks above. If the request is back on the poller's list, `keep_files` gives it a
+            // duplicate. If the poller is still trying it, `keep_files` returns true.
             waiting |= self.threads.poller.keep_files(fds, gone, &mut copies);
             if !waiting {
                 return;
@@ -73,9 +75,10 @@ impl Instance {
     /// refuses everything from then on. Completed requests can still be reaped. Waiting threads are
     /// woken, and return.
     ///
-    /// A strict context executes requests that have not started. Requests that may wait without end
-    /// (polls, pipes, sockets) are cancelled. In the kernel, io_submit(2) has executed buffered
-    /// requests and begun direct ones, so io_destroy(2) cancels neither.
+    /// A strict context, as of libaio, executes requests that have not started. It cancels only
+    /// requests that may wait without end (polls, pipes, sockets). The reason: in the kernel,
+    /// io_submit(2) has executed buffered requests and begun direct ones, so io_destroy(2) cancels
+    /// neither.
     pub fn close(&self) {
         if !self.board.close() || !self.is_of_this_process() {
             return;
@@ -84,8 +87,8 @@ impl Instance {
         let completions = self.board.completions();
         completions.close();
         loop {
-            // The withdrawal is repeated: a submit that passed the check before may still be
-            // pushing.
+            // The withdrawal is repeated: a submit that found the context open may still push
+            // requests.
             self.withdraw(&Withdraw::All);
             self.board.free_slots().each_held(|index| {
                 if self.board.slot(index).is_polling() {

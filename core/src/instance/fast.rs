@@ -1,6 +1,9 @@
 //! The fast path: a plain read or write of a file that does not sleep. It is submitted alone and,
-//! if it stays alone, executed by the wait that follows. The path does what `submit.rs` and
-//! `wait.rs` do with such a request. All other requests go through those files.
+//! if it stays alone, executed by the wait that follows. In between, it is in the mailbox. The path
+//! does what `submit.rs` and `wait.rs` do with such a request. All other requests go through those
+//! files.
+//!
+//! A request is inline if calls on its file are not expected to sleep.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -41,7 +44,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// The transfer that an entry asks for; `None` if it asks for more.
+    /// The transfer that an entry asks for; `None` if the entry is no plain transfer.
     #[inline]
     pub(crate) fn of(sqe: &Sqe) -> Option<Self> {
         let unused = u64::from(sqe.flags | sqe.opcode & !1 ^ opcode::READ) | sqe.addr3 | sqe.pad;
@@ -78,9 +81,9 @@ impl Instance {
         self.fast && plain && Transfer::of(&request.sqe).is_some()
     }
 
-    /// Submits a transfer that is known to be inline. False: nothing was done, and
-    /// [`Instance::submit`] has to be called. Makes no call that changes errno. The caller is in
-    /// the process that made the context.
+    /// Submits a transfer, if it is known to be inline and a slot is free. False: nothing was done,
+    /// and [`Instance::submit`] has to be called. errno is preserved. The caller is in the process
+    /// that made the context.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -118,7 +121,8 @@ impl Instance {
     }
 
     /// Does the submitter of a plain transfer hand it over to the kernel? The answer is a hint,
-    /// from what is remembered. If the hand-over is not possible, the transfer is pushed.
+    /// from what is remembered of the descriptor. If the hand-over is not possible, the transfer is
+    /// pushed to its lane.
     #[inline]
     pub fn hands_over_single(&self, entry: &Entry, write: bool) -> bool {
         let kernel = &self.lanes.kernel;
@@ -211,10 +215,10 @@ impl Instance {
         Some(result)
     }
 
-    /// Executes the request in the mailbox, if it is a plain transfer and nothing has completed
-    /// before it. `take` gets its completion: `data`, `obj` and `res` of an [`IoEvent`]. False:
-    /// call [`Instance::wait`] instead. errno is preserved. The caller is in the process that made
-    /// the context. `bounded`: the caller has a deadline.
+    /// Executes the request in the mailbox, if it is the only one of its context and no completion
+    /// is in the queue. `take` gets its completion: `data`, `obj` and `res` of an [`IoEvent`].
+    /// False: call [`Instance::wait`] instead. errno is preserved. The caller is in the process
+    /// that made the context. `bounded`: the caller has a deadline.
     #[inline(always)]
     pub fn wait_fast(&self, bounded: bool, take: impl FnOnce(u64, u64, i64)) -> bool {
         if !self.fast || self.board.seems_closed() || self.board.completions().available() != 0 {
@@ -308,7 +312,7 @@ mod tests {
     fn look_up(fd: i32) {
         Facts::forget(&(fd..=fd));
         descriptor::fresh(fd).unwrap();
-        // This has the effect of a read that the descriptor has completed.
+        // This has the effect of a completed read through the descriptor.
         descriptor::prove(fd, false);
     }
 
@@ -349,8 +353,8 @@ mod tests {
         let (instance, file) = (instance(), file());
         let mut buffers = [[0; TEXT.len()]; 4];
         for round in 0..20 {
-            // If this thread was preempted during a request, the request's time says nothing about
-            // the next one.
+            // A request in which this thread was preempted looks as if it had slept. What was
+            // learned from such a request is forgotten.
             look_up(file.as_raw_fd());
             for (at, buffer) in (0..).zip(&mut buffers) {
                 buffer.fill(0);
@@ -373,10 +377,10 @@ mod tests {
     #[test]
     fn a_wait_for_one_takes_what_has_completed_and_leaves_what_is_out_of_the_ordinary() {
         let (instance, file, mut buffer) = (instance(), file(), [0; TEXT.len()]);
-        // Completions that are there come first.
+        // Completions in the queue come first.
         assert!(submits(&instance, file.as_raw_fd(), &mut buffer, 1));
         let entry = Entry { sqe: Sqe::nop().user_data(2), data: 0, notify: -1 };
-        // SAFETY: it has no buffers.
+        // SAFETY: the request has no buffers.
         assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
         assert!(instance.cancel(2).is_ok());
         let canceled = i64::from(-libc::ECANCELED);
@@ -387,9 +391,9 @@ mod tests {
             assert_eq!(ended, Some(expected));
         }
         assert_eq!(instance.unreaped(), 0);
-        // An fsync of this file goes on to its own lane.
+        // An fsync of this file is passed on to the sync lane.
         let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()).user_data(3), data: 0, notify: -1 };
-        // SAFETY: it has no buffers.
+        // SAFETY: the request has no buffers.
         assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
         instance.wait_next(false, |_, user_data, result| assert_eq!((user_data, result), (3, 0)));
         instance.close();
@@ -403,8 +407,8 @@ mod tests {
         assert_eq!(ends(&instance), None, "nothing was submitted");
         // The loop makes more requests than there are slots; some of them are timed.
         for user_data in 0..20 {
-            // If this thread was preempted during a request, the request's time says nothing about
-            // the next one.
+            // A request in which this thread was preempted looks as if it had slept. What was
+            // learned from such a request is forgotten.
             look_up(fd);
             buffer.fill(0);
             assert!(submits(&instance, fd, &mut buffer, user_data));
@@ -465,11 +469,11 @@ mod tests {
         let only_written = File::options().write(true).open("/dev/null").unwrap();
         look_up(only_written.as_raw_fd());
         assert!(!submits(&instance, only_written.as_raw_fd(), &mut buffer, 1));
-        // The number names a stream now, although it was looked up before.
+        // The number was looked up while it named a file, and names a stream now.
         (&writer).write_all(TEXT).unwrap();
         let number = file.try_clone().unwrap();
         look_up(number.as_raw_fd());
-        // SAFETY: both are open.
+        // SAFETY: both descriptors are open.
         let replaced = unsafe { libc::dup2(reader.as_raw_fd(), number.as_raw_fd()) };
         assert_eq!(replaced, number.as_raw_fd());
         assert!(submits(&instance, number.as_raw_fd(), &mut buffer, 7));

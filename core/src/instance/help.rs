@@ -1,4 +1,9 @@
-//! How a waiting thread of the program helps: it executes requests of its context's lanes.
+//! How a waiting thread of the program (a waiter) helps: it executes requests of its context's
+//! lanes.
+//!
+//! A poll is a wait for zero completions. The baton is the right to execute the inline lane's queue
+//! in order; the thread that has it is the holder. A request that was submitted alone is in the
+//! mailbox, not in the queue.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -142,7 +147,7 @@ impl Instance {
     }
 
     /// A worker executes beside this thread. The thread takes some of the worker's reads, and looks
-    /// for completions for a while. False: there were neither reads nor completions.
+    /// for completions. False: for a while, there were neither, and the worker has the baton.
     fn help_beside(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, .. } = self;
         let (mut begin, before) = (sys::ticks(), taker.taken());
@@ -159,7 +164,8 @@ impl Instance {
             } else if now.wrapping_sub(begin) > HOLDER_SPIN_US.1 * board.ticks_per_us() {
                 return false;
             } else {
-                // Each look fetches a cache line that the worker has to fetch back.
+                // A pause between two looks: each look takes a cache line that the worker writes
+                // to.
                 while sys::ticks().wrapping_sub(now) < BESIDE_LOOK_US * board.ticks_per_us() {
                     std::hint::spin_loop();
                 }
@@ -206,7 +212,8 @@ impl Instance {
                     }
                     (executed, seen) = (executed + 1, taken);
                     let available = others + taken - before;
-                    // A poll has to see the end of every request that does not sleep, up to `max`.
+                    // Only a wait stops after `min` completions. A poll executes every request that
+                    // does not sleep, up to `max` completions.
                     let favour = help.min > 0 && available >= help.min;
                     available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
                 });

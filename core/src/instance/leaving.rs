@@ -1,6 +1,6 @@
-//! The process exits, executes another program, or starts a process that may look at its files.
-//! Before that, submitted requests that do not sleep are executed, as the kernel would have done
-//! inside their submit.
+//! What is done before the process exits, executes another program, or starts a process that may
+//! look at its files. Submitted requests that do not sleep are executed, as the kernel would have
+//! done inside their submit.
 
 use super::Instance;
 use crate::process;
@@ -10,9 +10,9 @@ use crate::sys;
 
 impl Instance {
     /// Executes queued requests that do not sleep. Then waits, for a limited time, for requests
-    /// that other threads have begun. Safe in signal handlers: calls no thread. Does nothing if the
-    /// handler has interrupted its thread under a lock of the engine's, or in the child of a
-    /// vfork(2).
+    /// that other threads have begun. Safe in signal handlers: calls no engine thread. Does nothing
+    /// in the child of a vfork(2), and in a signal handler whose thread holds a lock of the
+    /// engine's.
     pub fn before_leaving(&self) {
         if !self.board.free_slots().held_more_than(0)
             || holds_lock()
@@ -59,7 +59,7 @@ mod tests {
         instance.leave_alone();
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
-        // What is known about the number is about a file of another test.
+        // What is remembered of the number is about a file of another test.
         Facts::forget(&(fd..=fd));
         let lock = std::sync::Mutex::new(());
         let mut expected = 0;

@@ -1,8 +1,13 @@
-//! The inside of a context: its board, its lanes and its router, used by any number of threads.
+//! The inside of a context, used by any number of threads. Its board has the request slots and the
+//! completion queue. Its lanes are the ways to execute requests. Its router chooses the lane.
 //!
-//! [`Context`](crate::Context) is its single-owner interface; front ends use it directly. This file
-//! has its parts. The files beside have its operations: submit, wait (with `help` and `others`),
-//! cancel, close, leaving, and `serve` for the engine's threads.
+//! [`Context`](crate::Context) is the single-owner interface of an [`Instance`]; front ends use an
+//! instance directly. This file has the fields and the constructors. The other files of this folder
+//! have the operations: submit, wait (with `help` and `others`), cancel, close, leaving, and
+//! `serve` for the engine's threads.
+//!
+//! A waiter is a thread of the program inside `wait`. A poll is a wait for zero completions. The
+//! baton is the right to execute the requests of the inline lane.
 #![allow(unsafe_code)]
 
 pub(crate) mod cancel;
@@ -61,11 +66,11 @@ pub struct Instance {
     driven: reactor::Driven,
     /// The threads that collect the kernel's completions if the program does not come to wait.
     harvesters: ThreadsOf,
-    /// The context is placed: threads of the program only sleep.
+    /// A placement (`placed/`) is in effect. The program's threads only sleep, and execute nothing.
     is_placed: AtomicBool,
-    /// All workers of a placed context are stuck: the program's threads execute after all.
+    /// All workers of the placed context are stuck, so the program's threads execute its requests.
     starved: AtomicBool,
-    /// Says whether there may be requests whose end a poll expects (`others.rs` has the values).
+    /// Whether a poll may expect the end of some request (`others.rs` has the values).
     expected: AtomicU32,
     /// When [`Instance::poll`] last checked the kernel's completions, in ticks.
     looked: AtomicU64,
@@ -78,8 +83,9 @@ pub struct Instance {
     _memory: Option<Box<dyn RingMemory>>,
 }
 
-/// What a worker was called for, besides single requests: to take the baton (also for requests that
-/// may wait without end), or to hand queued requests over to the kernel.
+/// Why a worker was called, besides single requests. `holder`: to take the baton. `patient_holder`:
+/// the same, by a worker that may wait without end. `hand_over`: to hand queued requests over to
+/// the kernel.
 #[derive(Debug, Default)]
 struct Wishes {
     holder: AtomicBool,
@@ -111,8 +117,8 @@ impl Instance {
         Self::with(builder, Completions::without_ring(), builder.entries, None, Some(sink))
     }
 
-    /// An instance whose completion queue is an aio ring of the front end's, for `room` requests,
-    /// whatever the builder says.
+    /// An instance whose completion queue is an aio ring of the front end's. It has room for `room`
+    /// requests; the builder's number of entries is not used.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -129,7 +135,7 @@ impl Instance {
         places: u32,
         room: u32,
     ) -> Result<Arc<Self>, ConfigError> {
-        // SAFETY: the caller's contract, which is the ring's.
+        // SAFETY: the caller's contract includes that of `Ring::events`.
         let ring = unsafe { Ring::events(head, tail, events, places) };
         let completions = Completions::new(ring, room as usize);
         Self::with(builder, completions, room, Some(memory), None)
@@ -143,7 +149,7 @@ impl Instance {
     ) -> Result<(Arc<MaybeUninit<Self>>, Weak<Self>), ConfigError> {
         let place = Arc::<Self>::new_uninit();
         let at = Arc::as_ptr(&place).cast::<Self>().cast_mut();
-        // SAFETY: a field of memory that nobody else knows.
+        // SAFETY: the field is valid for a write, and aligned. No other thread knows this memory.
         unsafe { Lanes::put(&raw mut (*at).lanes, builder, slots)? };
         let me = Arc::downgrade(&place).into_raw().cast::<Self>();
         // SAFETY: from `into_raw`, and `MaybeUninit<Self>` has the layout of `Self`.
@@ -187,7 +193,7 @@ impl Instance {
             placed,
         };
         let at = Arc::as_ptr(&place).cast::<Self>().cast_mut();
-        // SAFETY: no copy of `me` is upgraded before all fields are written.
+        // SAFETY: `at` is valid and aligned. No copy of `me` is upgraded before all is written.
         unsafe {
             fill!(at, Self with { lanes } {
                 board: Board::new(parts),
@@ -255,7 +261,7 @@ impl Instance {
         self.threads.pool.is_helpless()
     }
 
-    /// A thread's offer of help: it waits for `min` completions, and can take `max`.
+    /// What the calling thread offers to execute while it waits. [`Help`] explains the parameters.
     #[inline]
     fn offer(&self, min: u32, max: u32, unbounded: bool, accepts_hanging: bool) -> Help {
         let waiters_come = self.router.waiters.come();

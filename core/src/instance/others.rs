@@ -1,9 +1,10 @@
 //! How a poll handles requests that other threads are executing.
 //!
-//! The kernel executes a buffered request inside its submit, and a poll that follows finds its
-//! completion. So a poll here executes queued requests that do not sleep. It takes back what a
-//! holder of the baton has not begun. And it waits, within bounds, for what other threads have
-//! begun.
+//! A poll is a wait for zero completions. The kernel executes a buffered request inside its submit,
+//! and a poll that follows finds its completion. So a poll here executes queued requests that do
+//! not sleep. The baton is the right to execute the inline lane's queue. A poll takes it from a
+//! holder that is in one request for long, to execute what that holder has not begun. And a poll
+//! waits, within bounds, for what other threads have begun.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -20,8 +21,8 @@ use crate::sys;
 const NOTHING: u32 = 0;
 const EXPECTED: u32 = 1;
 const LOOKING: u32 = 2;
-/// The maximum number of requests that a poll waits for. Other threads cannot be executing more;
-/// the rest is taken from the queues.
+/// The maximum number of requests that a poll waits for. Workers cannot be executing more. The poll
+/// takes the other requests from the queues.
 const AT_A_TIME: usize = WORKERS_MAX;
 
 impl Instance {
@@ -110,14 +111,14 @@ impl Instance {
             }
             Self::give_others_time(&mut waits);
         }
-        // Requests have ended, and their completions are on their way to the queue.
+        // Completions of requests that have ended may still be on their way to the queue.
         while !is_enough(taker) && !passed(SOON_US) {
             let mut posted = 0;
             board
                 .free_slots()
                 .each_held(|index| posted += u32::from(board.slot(index).is_posted()));
-            // The queue is checked after the count: the poll waits once more for completions that
-            // another thread reaps meanwhile.
+            // The queue is checked after the count. If another thread reaps in between, the poll
+            // only checks once more.
             if board.completions().available() >= posted {
                 break;
             }
@@ -198,10 +199,10 @@ mod tests {
         }
     }
 
-    /// Ends the request that was begun.
+    /// Ends the request of [`begun`].
     #[allow(unsafe_code)]
     fn finish(instance: &Instance, slot: u32) {
-        // SAFETY: begun by the caller.
+        // SAFETY: the caller has begun this request, and no other thread has it.
         instance.board().finish(unsafe { instance.board().in_hand(slot) }, LEN, Executor::Worker);
     }
 

@@ -1,6 +1,6 @@
 //! An event loop of the program's that drives a context: it hands over queued requests to the
-//! kernel, and collects completions. That wakes no thread of the engine. If the loop does not come
-//! in time, engine threads do both.
+//! kernel, and collects completions. That wakes no thread of the engine. "The loop comes" means
+//! that it does both. If the loop does not come in time, engine threads do both.
 //!
 //! There are two kinds of event loops. A tokio runtime registers a [`Reactor`]. Any other program
 //! is detected: its thread hands requests over, and then sleeps in poll(2) or the like
@@ -35,13 +35,15 @@ pub(super) struct Driven {
     by: Mutex<Option<Arc<dyn Reactor>>>,
     /// The loop is relied on: no engine thread hands over or collects in its place.
     comes: AtomicBool,
-    /// The loop has not come in time, or has slept elsewhere, since its last poll.
+    /// Since its last call of poll(2) or the like, the loop has not come in time, or has slept
+    /// where completions do not wake it.
     stays_away: AtomicBool,
     /// The number of the loop's submits that have found completions since it stayed away.
     found: AtomicU32,
     /// The value of `found` from which on the loop is expected again.
     enough: AtomicU32,
-    /// The thread whose polls drive the context ([`this_thread`]); 0 for none, or a runtime.
+    /// The thread whose calls of poll(2) or the like drive the context ([`this_thread`]); 0 for
+    /// none, or if a runtime drives it.
     thread: AtomicUsize,
     /// The eventfd of completions has ended a sleep, and was not read since. It is read before the
     /// next sleep.
@@ -77,9 +79,9 @@ impl Driven {
 }
 
 impl Instance {
-    /// Registers `reactor`: it is called when requests can be handed over, and when the returned
-    /// eventfd(2) is counted up. `None`: another loop drives the context already, or the context
-    /// has no io_uring.
+    /// Registers `reactor`, which is called when requests can be handed over. The loop also comes
+    /// when completions count up the returned eventfd(2). `None`: another loop drives the context
+    /// already, or the context has no io_uring.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
         // In the child of a fork, a thread that exists only in the parent may hold the lock.
@@ -97,7 +99,8 @@ impl Instance {
         Some(events)
     }
 
-    /// The event loop has come. False: the context is closed, and the loop need not come again.
+    /// The event loop calls this to hand queued requests over, and to collect completions. False:
+    /// the context is closed, and the loop need not come again.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn drive(&self) -> bool {
         if !self.is_usable() {
@@ -132,7 +135,7 @@ impl Instance {
         }
     }
 
-    /// Calls the event loop to hand over. False: no loop comes.
+    /// Calls the event loop to hand queued requests over. False: no loop is relied on.
     pub(super) fn call_reactor(&self) -> bool {
         if !self.driven.comes() {
             return false;
@@ -146,7 +149,7 @@ impl Instance {
         }
     }
 
-    /// Does the calling thread hand over its own requests at submit?
+    /// Does the calling thread hand its own requests over to the kernel at submit?
     pub(super) fn hands_over_at_once(&self) -> bool {
         let kernel = &self.lanes.kernel;
         if self.driven.by_runtime() || !kernel.can_at_once() {
@@ -162,15 +165,15 @@ impl Instance {
         at_once
     }
 
-    /// Does the calling thread drive the context, although it counts as one that does not come?
+    /// Is the calling thread the one that drives the context, although it is not relied on now?
     #[inline]
     fn is_left_by_its_loop(&self) -> bool {
         !self.driven.comes() && loops::are_seen() && self.driven.thread() == this_thread()
     }
 
-    /// The calling thread has handed over, and has looked for completions. `any`: there were some.
-    /// A loop that finds completions in its submits need not poll, so it is relied on again.
-    /// Otherwise the poller would collect them first.
+    /// The calling thread has handed over, and has looked for completions. `any`: it found some.
+    /// After enough submits that found completions, the loop is relied on again: it collects
+    /// without poll(2). Otherwise the poller's thread would collect first.
     #[inline]
     pub(super) fn has_submitted(&self, any: bool) {
         let driven = &self.driven;
@@ -189,7 +192,8 @@ impl Instance {
         self.have_events_watched(true);
     }
 
-    /// The calling thread submits. It drives the context if it sleeps in poll(2) or the like next.
+    /// The calling thread submits, and may sleep in poll(2) or the like next. If such calls are
+    /// seen, the thread drives the context from now on.
     #[inline]
     fn may_poll_next(&self) {
         if loops::are_seen() && self.driven.thread() != this_thread() {
@@ -276,7 +280,7 @@ impl Instance {
         }
     }
 
-    /// The requests that go to the kernel now.
+    /// The requests that the kernel lane takes now.
     #[inline]
     pub(super) fn kernel_scope(&self) -> KernelScope {
         match self.lanes.kernel.scope() {
@@ -374,9 +378,9 @@ mod tests {
         u64::from_ne_bytes(count)
     }
 
-    /// Polls until a completion has counted up the eventfd in the second place, or the descriptor
-    /// in the third is ready. False: the kernel has given the request back, because the device is
-    /// busy with other programs. A worker would execute it.
+    /// Calls poll(2) until a completion has counted up the second descriptor of the set, or the
+    /// third is ready. False: the kernel has given the request back, because the device is busy
+    /// with other programs. A worker would execute the request.
     fn polls(instance: &Instance, set: &mut [libc::pollfd; 3]) -> bool {
         loop {
             // SAFETY: three entries. If another test has the lock of the list of loops, the call

@@ -1,5 +1,6 @@
-//! Threads that poll in a loop. A thread with a real-time policy (sched(7)) keeps a CPU from the
-//! engine's threads, which have no such policy. sched_yield(2) does not let them run either.
+//! Threads that poll (wait for zero completions) in a loop. A thread with a real-time policy
+//! (sched(7)) keeps a CPU from the engine's threads, which have no such policy. sched_yield(2) does
+//! not let them run either. So such a thread sleeps briefly if its polls find nothing for long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

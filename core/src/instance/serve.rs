@@ -1,5 +1,8 @@
 //! What a context does for engine threads and for its lanes: a worker's turn, the watchdog's check,
 //! forwarding a request, and calling a thread.
+//!
+//! The baton is the right to execute the inline lane's requests in order. A waiter is a thread of
+//! the program inside `wait`. "Patient" is said of work that may wait without end, and its workers.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -99,14 +102,15 @@ impl Instance {
         self.threads.patient.is_helpless()
     }
 
-    /// Is work of this kind done by workers for `work`?
+    /// Do the workers for `work` also do work of this `kind`?
     fn is_done_by(&self, work: Work, kind: Work) -> bool {
         work == kind || kind == Work::MayWait && self.has_no_patient_worker()
     }
 
     /// `stuck`: the watchdog has found that no thread came for requests that may wait without end.
-    /// Then the context's workers are released: they wait in requests, and others may take their
-    /// place. If the maximum number of threads is in use for long, the requests are refused.
+    /// Then the context's workers are inside such requests. They are released: they no longer
+    /// count, so that others may come. If no further thread can be made for long, the requests are
+    /// refused. `looks` counts the checks in a row that have found this.
     fn look_after_patient(&self, stuck: bool, looks: &mut u32) {
         let pool = &self.threads.patient;
         *looks = if stuck && pool.is_exhausted() { *looks + 1 } else { 0 };
@@ -134,7 +138,7 @@ impl Instance {
         self.lanes.each().iter().for_each(|lane| lane.withdraw(&self.board, which));
     }
 
-    /// Do requests of other lanes wait for a worker?
+    /// Do requests other than cold reads and large copies wait for a worker?
     fn others_wait(&self) -> bool {
         !self.lanes.pool.is_empty() || self.is_urgent(Work::Ends)
     }
@@ -157,7 +161,7 @@ impl Instance {
         });
     }
 
-    /// A worker's turn for work that may wait without end. False: there was none.
+    /// A worker's turn for work that may wait without end. False: there was no such work.
     fn serve_patiently(&self) -> bool {
         if takes(&self.wishes.patient_holder)
             && let Some(turn) = self.lanes.inline.take_baton()
@@ -211,7 +215,8 @@ impl Instance {
             self.hold_beside(seat);
         } else if let Some(turn) = lanes.inline.take_baton() {
             if sys::cpus() > 1 {
-                // This worker had to be called: a short spin would have been cheaper.
+                // A worker had to be called. If the last holder had spun for a moment, that would
+                // have been cheaper.
                 router.holder_spin.would_have_paid(HOLDER_SPIN_US.0 * board.ticks_per_us());
             }
             self.hold(turn, true);
@@ -269,8 +274,8 @@ impl Instance {
         }
     }
 
-    /// The watchdog checks for starvation: requests of a placed context wait, and every worker of
-    /// its CPUs is stuck. Then the context's waiters execute the requests.
+    /// The watchdog checks for starvation: requests of a placed context wait (`lying`), and every
+    /// worker of its CPUs is stuck. Then the context's waiters execute the requests.
     fn look_for_starvation(&self, lying: bool, looks: &mut u32) {
         if !self.is_placed.load(Ordering::Relaxed) {
             return;
@@ -324,9 +329,10 @@ impl Tenant for Instance {
         self.waiting(work) > 0 || self.has_wishes(work)
     }
 
-    /// A worker's turn. For work that ends: some cold reads, a hand-over to the kernel, one request
-    /// that needs a worker, or else a turn with the baton. For work that may wait: one request, or
-    /// a turn with the baton.
+    /// A worker's turn. For work that ends: cold reads first. If there are none, or other requests
+    /// wait, one of these follows: a hand-over to the kernel, one request of the pool lane, large
+    /// copies, or a turn with the baton. For work that may wait: one request, or a turn with the
+    /// baton.
     fn serve(&self, work: Work) {
         if self.is_done_by(work, Work::MayWait) && self.serve_patiently() || work == Work::MayWait {
             return;
@@ -409,8 +415,8 @@ impl Dispatcher for Instance {
 
     fn forward(&self, mut request: Started<'_>, to: Route, by: Executor) {
         let fd = request.sqe.fd;
-        // A file server may hold the request up. Only workers execute it then: a waiter may execute
-        // requests of the pool lane.
+        // If a file server may hold the fsync up, it goes to the worker lane, whose requests only
+        // workers execute. A waiter may execute requests of the pool lane.
         let remote = || !Facts::noted(fd).is_some_and(Facts::is_local);
         let to = match to {
             Route::Sync if remote() => Route::Worker,
@@ -421,10 +427,10 @@ impl Dispatcher for Instance {
         if to == Route::Stream {
             return self.wait_for_descriptor(request);
         }
-        // This waiter executes the request when it looks for more.
+        // No worker is called: the calling waiter executes the request when it looks for more.
         let left = by == Executor::Waiter && request.notify == -1 && self.is_left_to_waiter();
-        // A request that a thread with a deadline has left to a worker keeps what a poll may expect
-        // of it.
+        // A thread with a deadline has left the request to a worker. A poll may still expect the
+        // request's end, so its `Expect` is not reset.
         let young = to == Route::Worker && request.may_hang;
         if !young {
             request.slot().expect(Expect::Nothing);
@@ -461,7 +467,7 @@ impl Dispatcher for Instance {
             return self.wait_for_descriptor(request);
         }
         // The calling thread executes the request, whichever thread it is.
-        // SAFETY: copied in at submit; the buffers are the request's until its completion.
+        // SAFETY: vectors were copied at submit; the buffers are the request's until it completes.
         let mut execute = || unsafe { exec::execute(&mut request, Mode::Stream) };
         let quiet = write && self.board.is_to_be_quiet(true);
         let result = if quiet { sys::without_write_signals(execute) } else { execute() };

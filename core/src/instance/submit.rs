@@ -1,5 +1,10 @@
-//! Submitting: takes slots, writes requests to them, and sends them to their lanes, in batches. The
+//! Submitting: takes slots, writes requests to them, and pushes them to their lanes, in batches. A
+//! slot has room for one request. A lane is one way to execute requests, and has a queue. The
 //! router chooses the lane and the thread to call.
+//!
+//! The inline lane has requests that usually do not sleep. The thread that has the baton (the
+//! holder) executes them in order. A single one may be left in the mailbox, for the wait that
+//! follows.
 #![allow(unsafe_code)]
 
 use std::array;
@@ -28,12 +33,13 @@ pub struct Entry {
     /// Returned as [`IoEvent::data`](crate::sys::aio::IoEvent::data); not used with a ring of
     /// [`Cqe`](crate::Cqe)s.
     pub data: u64,
-    /// An eventfd(2) that is counted up after the completion is visible, [`TOLD_OTHERWISE`], or -1.
+    /// An eventfd(2) that is counted up after the completion is visible, [`TOLD_OTHERWISE`], or -1
+    /// for neither.
     pub notify: i32,
 }
 
-/// [`Entry::notify`] of a request whose front end notifies the program of its end: the program may
-/// not come to wait.
+/// [`Entry::notify`] of a request whose front end notifies the program of its end. So the program
+/// may not come to wait for it.
 pub const TOLD_OTHERWISE: i32 = -2;
 
 /// The fields of a request that its front end fills, in the request's slot. The function that gets
@@ -57,7 +63,7 @@ pub struct Submitted {
     pub refused: i32,
 }
 
-/// Writes each of `entries` to its place.
+/// A function that writes the entry with a given index to its place in a slot.
 #[inline(always)]
 fn entries_to(entries: &[Entry]) -> impl FnMut(usize, Place<'_>) -> Result<(), i32> {
     |at, place| entry_to(&entries[at], place)
@@ -73,10 +79,10 @@ fn entry_to(&Entry { sqe, data, notify }: &Entry, place: Place<'_>) -> Result<()
 /// The contention of submits with other submitters: see [`Instance::submit_measured`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubmitSteps {
-    /// Attempts to change a word of free slots, which other submitters change, too. Failed attempts
-    /// count, and slots that were given back.
+    /// Attempts, also failed ones, to change a word of the bitmap of free slots, which other
+    /// submitters change, too. Each slot that this submit gave back unused counts as one.
     pub slots: u64,
-    /// Batches that were pushed to the lanes. Each batch is announced once.
+    /// Batches of requests that were pushed to the lanes.
     pub hand_overs: u64,
 }
 
@@ -163,11 +169,12 @@ impl Instance {
     /// As [`Instance::submit_with`] for one request, without the cost of batches. `None`: there was
     /// no free slot, and `fill` was not called; `submit_with` makes room. `check` is called before
     /// the engine reads the vector of a readv or writev, and may refuse it with a negative errno.
-    /// If the request is handed over at once, the kernel reads the vector, without a call of
-    /// `check`.
+    /// If this call hands the request over to the kernel, the kernel reads the vector first,
+    /// without a call of `check`.
     ///
     /// # Safety
-    /// As for [`Instance::submit_with`]; a vector can be read after `check` was called.
+    /// As for [`Instance::submit_with`], but a vector need be readable only once `check` has
+    /// accepted it.
     #[inline(always)]
     pub unsafe fn submit_single(
         &self,
@@ -197,7 +204,7 @@ impl Instance {
     }
 
     /// Writes a request to its slot, or refuses it with a negative errno. True: the request was
-    /// handed over at once.
+    /// handed over to the kernel.
     ///
     /// # Safety
     /// As for [`Instance::submit_single`]; the slot was just taken.
@@ -366,7 +373,9 @@ impl Instance {
         Ok(())
     }
 
-    /// Copies paths and vectors, which may change after the submit, or refuses the request.
+    /// Copies paths and vectors, which the program may change after the submit. If that fails, a
+    /// strict context refuses the request. In any other context, the request completes with the
+    /// errno.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -381,8 +390,8 @@ impl Instance {
         Ok(())
     }
 
-    /// True if neither a placement nor the engine `faulty` has to see requests before they are
-    /// pushed.
+    /// True if neither a placement nor the filter `lane/faulty.rs` has to see requests before they
+    /// are pushed.
     #[inline]
     pub(super) fn takes_no_note(&self) -> bool {
         #[cfg(feature = "faulty")]
@@ -392,8 +401,8 @@ impl Instance {
         self.board.placed().is_none()
     }
 
-    /// A placement notes the CPU on which requests were submitted. True if the engine `faulty`
-    /// keeps the requests: it pushes them itself, later.
+    /// Has a placement note the CPU on which requests were submitted. True if the filter
+    /// `lane/faulty.rs` has taken the requests. It pushes them itself, now or later.
     #[inline(always)]
     fn is_taken_over(&self, slots: &[u32]) -> bool {
         if let Some(placed) = self.board.placed() {
@@ -438,7 +447,7 @@ impl Instance {
         let scope = self.kernel_scope();
         match router::route(&request.sqe, request.kind, scope, asked) {
             (Route::Cold, _) if !self.lanes.cold.is_possible() => (Route::Pool, false),
-            // A request that was refused is not worth a call: it completes with its error.
+            // A malformed request need not go to the kernel: it only completes with its errno.
             (Route::Kernel, _) if request.refused != 0 => (Route::Inline, false),
             chosen => chosen,
         }
@@ -455,7 +464,8 @@ impl Instance {
         }
     }
 
-    /// Leaves an inline request to the expected wait, or returns it.
+    /// Leaves an inline request in the mailbox, for the expected wait. If that is not possible,
+    /// returns the request.
     #[inline(always)]
     pub(super) fn leave_to_wait<'a>(
         &self,
@@ -476,8 +486,8 @@ impl Instance {
         self.announce(self.router.waiters.come());
     }
 
-    /// Requests were pushed to the inline lane. Calls a worker to execute them beside the thread of
-    /// the program that will come, if that is worth it.
+    /// Announces requests that were pushed to the inline lane. If a waiter is expected, and enough
+    /// requests are queued, also calls a worker to execute some of them beside the waiter.
     #[inline]
     pub(super) fn announce(&self, waiters_come: bool) {
         let inline = &self.lanes.inline;
@@ -489,18 +499,19 @@ impl Instance {
         }
     }
 
-    /// Pushes requests of any lane, as `choose` says. Kept apart from the code for a single
-    /// request.
+    /// Pushes requests to the lanes that `choose` returns. A function of its own, so that the code
+    /// for a single request stays small.
     #[inline(never)]
     fn push_batch(&self, slots: &[u32], mut choose: impl FnMut(&Request) -> (Route, bool)) {
-        /// The lane whose queue keeps its order: an fsync there stays behind earlier writes.
+        /// The inline lane, whose queue keeps its order. Fsyncs go there first, to stay behind
+        /// earlier writes.
         const INLINE: usize = Route::Inline as usize;
         let _in_hand = Count::new();
         let board = &self.board;
         let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
-        // The batches are made one by one: a constant array would be written whole, with its unused
-        // places.
+        // Each batch is made by a call: an array constant would be copied with the elements that
+        // are not initialised.
         let mut batches: [Numbers; Route::Null as usize + 1] = array::from_fn(|_| Numbers::new());
         let (mut notifies, mut expected) = (false, false);
         for &slot in slots {
@@ -528,8 +539,8 @@ impl Instance {
         if !inline.is_empty() {
             self.lanes.push(board, Route::Inline, inline.as_slice(), waiters_come);
         }
-        // Ordered requests are pushed after inline ones: a holder that finds an ordered request
-        // finds the inline ones before it, too.
+        // Ordered requests are pushed after inline ones. So a holder of the baton that finds an
+        // ordered request also finds the inline ones that were submitted before it.
         if !ordered.is_empty() {
             self.lanes.push(board, Route::Ordered, ordered.as_slice(), waiters_come);
         }
@@ -546,7 +557,8 @@ impl Instance {
             }
         }
         if expected {
-            // After the pushes: a poll that clears the mark finds the requests.
+            // The mark is set after the pushes: a poll (a wait for zero completions) that clears it
+            // finds the requests.
             self.expects_one();
         }
         if !waiters_come && self.is_helpless() {
@@ -627,11 +639,11 @@ impl Instance {
         self.await_reaped(want);
     }
 
-    /// A thread may be popping the numbers of cancelled requests that are already reaped. The
-    /// program must not lose room by that.
+    /// Waits until `want` slots are free, while cancelled requests that were reaped still hold
+    /// slots. Another thread may be popping their numbers from a queue, and frees the slots then.
     #[cold]
     fn await_reaped(&self, want: usize) {
-        // This waits as long as a thread takes to pop them, even if it is preempted.
+        // The limit suffices even if the other thread is preempted while it pops a number.
         let begin = sys::ticks();
         let longest = SOON_US / 10 * self.board.ticks_per_us();
         // A thread that pops several numbers frees their slots one by one, so this waits until

@@ -1,5 +1,8 @@
 //! Waiting and reaping: a waiting thread executes requests, sleeps if there are none for it, and
 //! takes completions.
+//!
+//! A poll is a wait for zero completions. A `taker` takes completions of requests that its thread
+//! executes itself, past the completion queue. The mailbox has a request that was submitted alone.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -36,8 +39,8 @@ pub struct WaitCondition<'a> {
 /// A descriptor that a thread waits for beside completions.
 pub trait Alongside {
     /// The thread is about to sleep. Returns a descriptor that ends the sleep when it is readable,
-    /// and an eventfd that is the thread's until [`rise`](Self::rise). `None`: the thread sleeps
-    /// without descriptors.
+    /// and an eventfd that wakes the thread, which no other thread gets until [`rise`](Self::rise).
+    /// `None`: the thread sleeps without descriptors.
     fn sit(&self) -> Option<[RawFd; 2]>;
 
     /// The sleep has ended. `ready`: the descriptor was readable.
@@ -86,8 +89,9 @@ impl Instance {
             return Waited::Gone;
         }
         let unbounded = timeout.is_none() && min > 0;
-        // This shortcut is for a wait that ends with one completion, or has no deadline: no
-        // deadline is computed before the request. A completion in the queue comes first.
+        // This shortcut executes the only request of the context. The deadline is not computed yet:
+        // so the wait has none, or ends with this one completion. Completions in the queue come
+        // first.
         if (min == 1 || unbounded)
             && self.board.completions().available() == 0
             && self.help_alone(!unbounded, taker)
@@ -101,7 +105,7 @@ impl Instance {
         self.wait_more(help, timeout, mask, taker)
     }
 
-    /// The general wait, after the mailbox was tried.
+    /// The general wait, after the shortcut for a request that is alone.
     #[inline(never)]
     fn wait_more(
         &self,
@@ -134,7 +138,8 @@ impl Instance {
         waited
     }
 
-    /// A round of help. The slots of the completions that `taker` has taken are free afterwards.
+    /// One round of help: the calling thread executes requests. The slots of the completions that
+    /// `taker` has taken are free afterwards. True if there may be new completions.
     #[inline]
     pub(super) fn help(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         taker.bound(!help.accepts_hanging && !help.helpless);
@@ -248,7 +253,7 @@ impl Instance {
                 SleepEnd::Interrupted => return Waited::Interrupted,
                 SleepEnd::Closed => return Waited::Gone,
             }
-            // A sleep in the kernel's own wait takes completions.
+            // If the thread has slept in the kernel's own wait, `taker` may have completions.
             if taker.taken() >= min {
                 return Waited::Enough;
             }
@@ -270,8 +275,8 @@ impl Instance {
                 if !self.is_usable() {
                     return Waited::Gone;
                 }
-                // This thread waits for certain requests. It executes none that a server may hold
-                // up, because that may be another one.
+                // This thread waits for certain requests. It executes no request that a server may
+                // hold up, because it may not be waiting for that request.
                 let unbounded = timeout.is_none();
                 let help = self.offer(missing, u32::MAX, unbounded, false);
                 let helped = self.help(&help, taker);
@@ -325,9 +330,10 @@ impl Instance {
         }
     }
 
-    /// Ends the [`Instance::wait`] of a thread that sleeps there, or is about to.
+    /// Ends the [`Instance::wait`] of a thread that sleeps there, or of the next one that would
+    /// sleep.
     pub(crate) fn interrupt(&self) {
-        // Either the thread that goes to sleep sees this store, or this thread sees that it sleeps.
+        // Either the thread that goes to sleep sees this store, or this thread sees a sleeper.
         self.interrupted.store(true, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         self.disturb();
@@ -398,7 +404,7 @@ mod tests {
 
     fn submit(instance: &Arc<Instance>, user_data: u64) {
         let entry = Entry { sqe: Sqe::nop().user_data(user_data), data: 0, notify: -1 };
-        // SAFETY: it has no buffers.
+        // SAFETY: the request has no buffers.
         let submitted = unsafe { instance.submit(&[entry]) };
         assert_eq!((submitted.accepted, submitted.refused), (1, 0));
     }
@@ -461,8 +467,8 @@ mod tests {
         // The file is in the page cache: no read of it waits for the device.
         file.write_all(&buffer).unwrap();
         for _ in 0..20 {
-            // If this thread was preempted during a request, the request's time says nothing about
-            // the next one.
+            // A request in which this thread was preempted looks as if it had slept. What was
+            // learned from such a request is forgotten.
             Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
             let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(1);
             // SAFETY: the buffer outlives the requests, which `close` waits for.

@@ -1,6 +1,6 @@
-//! Cached reads of files whose pages are usually not in memory. Each read is tried without waiting
-//! (preadv2(2), `RWF_NOWAIT`), which starts the device. One worker then executes the reads whose
-//! page is still missing, one after the other.
+//! The cold lane: cached reads of files whose pages are usually not in memory. Each read is tried
+//! without waiting (preadv2(2), `RWF_NOWAIT`). If a page is missing, the try has the device begin
+//! to read it: the page is on its way. One worker then executes these reads, one after the other.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -30,11 +30,11 @@ pub(crate) struct ColdLane {
 
 #[derive(Debug)]
 struct Queues {
-    /// Reads that are tried without waiting.
+    /// Reads that were not tried yet.
     untried: IndexRing,
-    /// A worker tries the untried reads, even if waiters come.
+    /// Set: a worker has to try the untried reads, even if waiters are expected.
     for_workers: AtomicBool,
-    /// Reads whose pages are on their way.
+    /// Reads that were tried, and whose pages are on their way from the device.
     coming: IndexRing,
     readers: Readers,
 }
@@ -45,7 +45,7 @@ enum Outcome {
     /// The read was executed and completed.
     Present,
     Coming,
-    /// The read was cancelled, or passed on.
+    /// The read was cancelled, or was sent to the pool lane because it cannot be tried.
     Gone,
 }
 
@@ -76,7 +76,7 @@ impl Queues {
         self.for_workers.store(true, Ordering::Release);
     }
 
-    /// Should another worker come and read?
+    /// Should another worker come and execute reads whose pages are on their way?
     fn wants_reader(&self) -> bool {
         !self.coming.is_empty() && self.readers.are_too_few()
     }
@@ -87,8 +87,8 @@ impl Queues {
     }
 }
 
-/// May this waiter, which has `taken` some completions, read in order? Yes if it needs every
-/// outstanding request anyway, or if no worker can be made.
+/// May this waiter, which has `taken` some completions, execute a read that sleeps until its page
+/// has come? Yes if it needs every outstanding request anyway, or if no worker can be made.
 fn may_read(board: &Board, help: &Help, taken: u32) -> bool {
     let missing = help.min.saturating_sub(taken);
     let in_order = help.unbounded && missing > 0 && board.must_wait_for_all(missing);
@@ -289,8 +289,8 @@ fn try_some(
         }
     }
     if some_coming {
-        // If the queues were empty while these reads were tried, the watch may have ended. This
-        // call begins it again.
+        // While these reads were tried, the queues may have been empty, and the watchdog may have
+        // stopped watching the context. This call has it watch again.
         fence(Ordering::SeqCst);
         board.call(Call::Nobody);
     }

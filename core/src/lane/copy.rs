@@ -1,5 +1,5 @@
-//! The copy lane: large reads from the page cache. Any thread that comes executes them, in parallel
-//! on as many threads as there are CPUs.
+//! The copy lane: large reads from the page cache. Any waiter or worker that comes executes them,
+//! several in parallel.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -43,8 +43,9 @@ impl CopyLane {
         self.queue.is_empty()
     }
 
-    /// The number of requests for which a further worker should come. At most one worker copies on
-    /// each CPU, and one CPU is left to an expected waiter.
+    /// The number of requests for which a further worker should come. There are at most
+    /// [`COPIERS_MAX`] workers, and no more than CPUs. One CPU is left to an expected waiter. If
+    /// all workers are stuck, one more should come.
     pub(crate) fn for_workers(&self, waiters_come: bool) -> usize {
         if self.stuck.load(Ordering::Relaxed) {
             return self.queue.len().min(1);
@@ -94,8 +95,8 @@ impl CopyLane {
                         run::execute(board, request, Executor::Pool, true, taker)
                     });
                 }
-                // If requests of other lanes wait for a worker, this turn ends. The context queues
-                // for the next one.
+                // If requests of other lanes wait for a worker, this turn ends. The worker then
+                // puts the context at the end of the pool's queue.
                 leave = others_wait();
             }
             self.at_them.fetch_sub(1, Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! A filter in front of the lanes: delays, reorders, shortens and fails requests, as a seed says.
+//! A filter in front of the lanes: delays, reorders, shortens and fails requests at random, from a
+//! seed.
 //!
 //! It reorders only requests whose order the engine does not promise. Before a sync, an append, a
 //! transfer at the file position, or anything else but a plain transfer, all delayed requests are
@@ -18,7 +19,7 @@ use crate::sync::lock;
 use crate::sys;
 use crate::threads::spawn::spawn;
 
-/// Delays requests in front of the lanes.
+/// The filter: injects faults into requests before they go to their lanes.
 #[derive(Debug)]
 pub(crate) struct Faulty(Arc<Held>);
 
@@ -126,7 +127,7 @@ impl Faulty {
                 Withdraw::All => true,
                 Withdraw::On(_) => false,
             };
-            // SAFETY: taken off the list just now.
+            // SAFETY: this thread has just taken the number off the list, so it alone has it.
             if withdrawn && let Some(request) = board.start(unsafe { board.popped(slot) }) {
                 board.end_started(request);
             }
@@ -169,7 +170,7 @@ impl Held {
         // A started request belongs to this thread alone, like a request that is being submitted.
         // So it can be pushed to its lane.
         held.retain(|&slot| {
-            // SAFETY: taken off the list just now.
+            // SAFETY: this thread has just taken the number off the list, so it alone has it.
             let started = owner.board().start(unsafe { owner.board().popped(slot) });
             started.map(|request| request.into_index()).is_some()
         });

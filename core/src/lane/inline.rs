@@ -1,6 +1,6 @@
-//! The inline lane: requests that usually do not sleep. The thread that holds the baton executes
-//! them one after the other. Some of them are ordered. A single request waits in the mailbox for
-//! its submitter.
+//! The inline lane: requests that usually do not sleep. The thread with the baton (its holder)
+//! executes them one by one. Appends, and transfers at the file position, are ordered among each
+//! other. A request that was submitted alone waits in the mailbox for its submitter's wait.
 #![allow(unsafe_code)]
 
 use std::sync::Mutex;
@@ -135,8 +135,8 @@ impl InlineLane {
         self.queue.push(slots);
     }
 
-    /// Queues an ordered request after earlier inline ones. So a holder that finds the ordered
-    /// request finds the earlier ones, too.
+    /// Queues an ordered request. The caller has queued earlier inline requests before: a holder
+    /// that finds the ordered request finds them, too.
     pub(crate) fn push_ordered(&self, board: &Board, slot: u32) {
         // SAFETY: the caller has its number, and has not put it into a queue yet.
         if unsafe { board.popped(slot) }.may_hang {
@@ -192,7 +192,7 @@ impl InlineLane {
         request.slot().put_in_mailbox();
         let Some(watched) = self.mailbox.put(request.index(), alone) else { return Err(request) };
         request.into_index();
-        // A sleeping thread executes the request. The watchdog checks that the submitter comes.
+        // A sleeping thread is woken for the request. The watchdog checks that a thread takes it.
         if board.completions().has_sleepers() {
             Self::wake_for_mailbox(board);
         }
@@ -277,7 +277,7 @@ impl InlineLane {
     }
 
     /// A waiter executes the oldest request, if it is a read, beside the holder of the baton.
-    /// Nothing depends on the order of reads. False: there is no read.
+    /// Nothing depends on the order of reads. False: the waiter has executed nothing.
     pub(crate) fn execute_read(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {
         let Some((position, slot)) = self.queue.front() else { return false };
         if !board.slot(slot).is_read() || !self.queue.pop_at(position) {
@@ -356,7 +356,7 @@ impl InlineLane {
                 } else if enough(ticks, taker.taken()) {
                     return self.lay_down(board, router, turn);
                 } else {
-                    // The holder finds out that the baton is lost before it takes the next request.
+                    // If the baton was stolen, `pop` finds out before it takes the next request.
                     continue;
                 }
             }
@@ -423,10 +423,10 @@ impl InlineLane {
         Popped::Nothing
     }
 
-    /// Moves the oldest inline request behind the ordered ones, if it is a write that appends.
-    /// Otherwise the holder would execute the write beside an earlier one, or leave it to a worker.
-    /// The remembered facts do not say whether the descriptor appends, so the kernel is asked.
-    /// True: the queue has another front.
+    /// Moves the oldest inline request behind the ordered ones, if it is a write that appends and
+    /// would lose its order here: beside an earlier append, or because a worker executes it. The
+    /// remembered facts may be about an earlier file, so the kernel is asked whether the descriptor
+    /// appends. True: the queue has another front.
     #[cold]
     fn divert(&self, board: &Board, position: u64, slot: u32, bounded: bool) -> bool {
         let Some(fd) = board.slot(slot).written() else { return false };
@@ -442,8 +442,8 @@ impl InlineLane {
         true
     }
 
-    /// Executes a request of this lane. A slow fsync goes on to the sync lane, where it has to
-    /// wait. A quick one is executed here, because calling another thread takes longer.
+    /// Executes a request of this lane. A slow fsync is passed on, in the end to a worker. A quick
+    /// one is executed here, because calling another thread takes longer.
     #[inline(always)]
     fn run(
         &self,
@@ -469,7 +469,7 @@ impl InlineLane {
             && !self.is_overtaking()
     }
 
-    /// Sends a request behind the ordered ones, if there are any, and otherwise on to a worker.
+    /// Sends a request behind the ordered ones (once, if there are any), or else to a worker.
     fn pass_on(&self, board: &Board, mut request: Started<'_>, by: Executor) {
         let others_first = !self.ordered.is_empty() || self.order.view().is_held();
         if !request.passed_inline && others_first {
@@ -482,7 +482,7 @@ impl InlineLane {
     }
 
     /// Was the oldest ordered request submitted before the oldest inline one? Positional writes
-    /// before an append may change its offset.
+    /// that were submitted before an append come first: they may change where the file ends.
     #[inline]
     fn is_ordered_due(&self, board: &Board) -> bool {
         let Some(ordered) = self.ordered.peek() else { return false };
@@ -490,8 +490,8 @@ impl InlineLane {
         self.queue.peek().is_none_or(|inline| number(ordered) <= number(inline))
     }
 
-    /// Executes due ordered requests until none is left. True: `enough` has returned true before. A
-    /// thread that blocks here may lose the baton, but the ordered requests wait for it.
+    /// Executes due ordered requests until none is left. True: `enough` was true while some were
+    /// left. A thread that blocks here may lose the baton, but the ordered requests wait for it.
     #[cold]
     fn hold_order(
         &self,
@@ -508,8 +508,8 @@ impl InlineLane {
         }
         fence(Ordering::SeqCst);
         if self.losers.load(Ordering::SeqCst) > 0 {
-            // A holder may be executing an append that was not known as one. When it is done, it
-            // announces these requests.
+            // A holder that has lost the baton may still execute an append that was not known as
+            // one. It announces these requests afterwards.
             return false;
         }
         let Some(mut turn) = self.order.take() else { return false };
@@ -641,7 +641,7 @@ impl Lane for InlineLane {
     }
 
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
-        // Marked before the check: a thread that finds no mark would list the context once more.
+        // The mark is set first: without it, a call would add the context to the watchdog again.
         self.baton.watch();
         let view = self.view();
         if part == 0 {

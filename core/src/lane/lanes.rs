@@ -16,7 +16,7 @@ use crate::place::fill;
 use crate::request::{Route, Started};
 use crate::sqe::Sqe;
 
-/// The number of lanes of a context.
+/// The number of lanes of a context, without the null lane.
 pub(crate) const LANES: usize = 7;
 
 /// The lanes of one context.
@@ -68,8 +68,8 @@ impl Lanes {
         [&self.kernel, &self.inline, &self.sync, &self.worker, &self.copy, &self.cold, &self.pool]
     }
 
-    /// Pushes requests to the queue of their lane, without a system call. True if a thread works on
-    /// the queue now, and will see the requests.
+    /// Pushes requests to the queue of their lane, without a system call. True if a thread hands
+    /// the kernel lane's queue over now, and will see the requests. False for the other lanes.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -98,7 +98,7 @@ impl Lanes {
         self.pool.len() + self.copy.for_workers(waiters_come)
     }
 
-    /// Are all queues empty?
+    /// Are all queues empty, and does the kernel have no request?
     pub(crate) fn are_empty(&self) -> bool {
         self.each()
             .iter()
@@ -151,8 +151,8 @@ impl Lanes {
     }
 
     /// No worker exists and none can be made, and the program may not come to wait. So the
-    /// submitter executes the requests of all lanes but the inline one, as the kernel's AIO does
-    /// with buffered requests.
+    /// submitter executes the requests of the pool, copy, kernel and cold lanes, as the kernel's
+    /// AIO does with buffered requests.
     pub(crate) fn run_without_workers(&self, board: &Board) {
         let pooled = || self.pool.pop(board);
         let copy = || self.copy.pop_for_submitter(board);

@@ -1,5 +1,7 @@
-//! Lanes: the ways to execute requests, one file each. A lane knows its [`Board`] and nothing above
-//! it. Watchdog, cancel, purge and close use each lane through [`Lane`]; `lanes.rs` has them all.
+//! Lanes: the ways to execute requests, one file each. A lane knows its [`Board`] (the context's
+//! request slots and completion queue) and nothing above it. The watchdog, a submit without a free
+//! slot, and a close use each lane through [`Lane`]; `lanes.rs` has all lanes. A waiter is a thread
+//! of the program that waits for completions.
 
 mod cold;
 mod copy;
@@ -36,7 +38,7 @@ pub(crate) struct Help {
     pub(crate) accepts_hanging: bool,
     /// There is no worker, and none can be made: a waiter executes everything.
     pub(crate) helpless: bool,
-    /// Threads of the program usually come.
+    /// Threads of the program usually come to wait after a submit.
     pub(crate) waiters_come: bool,
 }
 
@@ -75,8 +77,9 @@ pub(crate) enum Withdraw<'a> {
     Canceled,
     /// All requests that have not begun: the context is being destroyed, and they end.
     All,
-    /// Requests that only a worker executes, on descriptors that are about to be closed. The worker
-    /// lane gives them duplicates of the descriptors, and the sync lane executes them.
+    /// Requests on descriptors that are about to be closed. The worker lane gives its requests
+    /// duplicates of the descriptors. The sync lane executes the fsyncs that wait in it. The other
+    /// lanes do nothing: the closing thread executes their requests as a waiter does.
     On(&'a RangeInclusive<RawFd>),
 }
 
@@ -95,7 +98,7 @@ pub(crate) trait Lane: fmt::Debug {
 /// Parts of a lane that make progress independently.
 pub(crate) const PARTS: usize = 2;
 
-/// Withdraws the requests of a queue whose order does not matter.
+/// Withdraws requests of a queue. The others may lose their order.
 fn withdraw_from(queue: &IndexRing, board: &Board, which: &Withdraw<'_>) {
     match which {
         Withdraw::Canceled => board.purge(queue),

@@ -1,10 +1,10 @@
-//! A lane that completes every request without executing it. It measures the overhead around a
-//! lane, and is the skeleton of a new one.
+//! A lane that completes every request without executing it. It is for measuring the overhead
+//! around a lane, and is the skeleton of a new lane.
 
 use super::{Lane, Progress, Stuck, Withdraw};
 use crate::board::{Board, Executor};
 
-/// The null lane; a real one has its queue here.
+/// The null lane. Another lane has its queue here.
 #[derive(Debug)]
 pub(crate) struct Null;
 

@@ -54,7 +54,8 @@ pub(super) fn execute(
     let quiet = write && by == Executor::Waiter && board.is_to_be_quiet(request.stream);
     let mut call = || {
         if quiet {
-            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            // SAFETY: vectors and paths were copied at submit; buffers are the request's until it
+            // completes.
             return sys::without_write_signals(|| unsafe { exec::execute(&mut request, mode) });
         }
         // SAFETY: as above.
@@ -84,7 +85,7 @@ fn time(
     let before = sys::ticks();
     let result = call();
     let ticks = sys::ticks().wrapping_sub(before);
-    // A thread that did not sleep was preempted: at most a microsecond is learned.
+    // If the thread has not slept, it may have been preempted: at most a microsecond is learned.
     let rate = board.ticks_per_us();
     let awake = slept.is_some() && sleeps() == slept;
     let ticks = if awake { ticks.min(rate) } else { ticks };
@@ -140,14 +141,14 @@ pub(super) fn is_fsync(request: &Request) -> bool {
     fsync && request.refused == 0
 }
 
-/// Executes an fsync, with no more flags than `flags`. Returns its result, and the ticks that it
-/// took.
+/// Executes an fsync, without those of its flags that are not in `flags`. Returns its result, and
+/// the ticks that it took.
 pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u64) {
     request.sqe.op_flags &= flags;
     let fd = request.sqe.fd;
     sync_begins();
     let begin = sys::ticks();
-    // SAFETY: it has no buffers.
+    // SAFETY: an fsync has no buffers.
     let result = unsafe { exec::execute(request, Mode::Plain) };
     let ticks = sys::ticks().wrapping_sub(begin);
     descriptor::learn_sync(fd, ticks, board.ticks_per_us());

@@ -1,6 +1,6 @@
-//! Executes fsyncs. One call serves all fsyncs of a descriptor that come while another one is under
-//! way (`word/seats.rs`). A worker or a waiter that takes an fsync from the queue of another lane
-//! executes it here.
+//! Executes fsyncs. A seat (`word/seats.rs`) belongs to a descriptor with an fsync under way.
+//! Fsyncs of this descriptor that come meanwhile wait at the seat, and then one call serves all of
+//! them. A worker or a waiter that takes an fsync from the queue of another lane executes it here.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -59,7 +59,7 @@ impl SyncLane {
         if arrival == Arrival::Waits {
             return 0;
         }
-        // SAFETY: it is in no queue, and waits nowhere: this thread has its number.
+        // SAFETY: the fsync is in no queue, and waits at no seat: this thread alone has its number.
         let mut started = board.start(unsafe { board.popped(index) });
         let mut ticks = 0;
         if let Some(mut request) = started.take() {
@@ -74,7 +74,8 @@ impl SyncLane {
         ticks
     }
 
-    /// A worker executes the fsyncs that wait at its seat, for a while, and leaves the seat.
+    /// A worker executes the fsyncs that wait at its seat, with at most [`SYNC_ROUNDS`] calls. Then
+    /// it leaves the seat, and sends the fsyncs that still wait to the pool lane.
     fn execute_waiting(&self, board: &Board, seat: usize, taker: &mut DirectCompletions<'_>) {
         for _ in 0..SYNC_ROUNDS {
             let Some(newest) = self.0.next(seat) else { return };

@@ -1,5 +1,6 @@
 //! The worker lane: requests that may wait without end, such as the open of a FIFO, or a call that
-//! a file server answers. Only workers for such requests execute them.
+//! a file server answers. Workers for such requests execute them; waiters do so only if no worker
+//! can be made.
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(crate) struct WorkerLane {
     queue: IndexRing,
-    /// Duplicates of descriptors that the program has closed, for queued requests on them.
+    /// For queued requests, by their slots: duplicates of descriptors that the program has closed.
     kept: Mutex<Vec<(u32, Arc<Copied>)>>,
 }
 
@@ -49,8 +50,9 @@ impl WorkerLane {
         true
     }
 
-    /// Has `f` end a popped request, with the duplicate that was kept for it. Then later requests
-    /// of its stream may proceed.
+    /// Has `f` end a popped request, unless it was cancelled. The duplicate that was kept for the
+    /// request stays open meanwhile. If the poller has passed the request on, tells the poller that
+    /// it has ended: later requests of its stream may proceed.
     fn end(&self, board: &Board, request: Queued<'_>, f: impl FnOnce(Started<'_>)) {
         let passed_on = request.passed_on;
         let _kept = self.kept_for(request.index());
@@ -89,7 +91,7 @@ impl WorkerLane {
     }
 
     /// Descriptors are about to be closed. Their requests get duplicates, because the closing
-    /// thread cannot execute them.
+    /// thread must not execute requests that may wait without end.
     fn keep_files(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let (mut copies, mut any, mut needed) = (Copies::default(), false, false);
         board.free_slots().each_held(|slot| needed |= board.slot(slot).names_one_of(fds));

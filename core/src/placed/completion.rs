@@ -192,8 +192,8 @@ impl<T> CompletionList<T> {
         count
     }
 
-    /// The owner has found nothing: it sleeps until a node is added, at most `timeout`. False: the
-    /// time is over, and this thread is no longer the owner.
+    /// For the owner, when it has found nothing: sleeps until a node is added, at most `timeout`.
+    /// False: the time is over, and this thread is no longer the owner.
     pub(crate) fn rest(&self, timeout: Option<Duration>) -> bool {
         if !self.step(awake(), asleep()) {
             return true;
@@ -212,7 +212,7 @@ impl<T> CompletionList<T> {
         }
     }
 
-    /// An owner without a thread of its own gives the list up. False: a node was added.
+    /// For an owner without a thread of its own: gives the list up. False: a node was added.
     pub(crate) fn leave(&self) -> bool {
         self.step(awake(), gone())
     }

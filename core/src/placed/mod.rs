@@ -189,8 +189,8 @@ impl Placing for Placed {
             .for_each(|&slot| self.requests[slot as usize].ran.store(cpu, Ordering::Relaxed));
     }
 
-    /// Sends a completion to the CPU on which it has to be processed. False: that is this CPU, or
-    /// the completion is not sent: the caller completes the request here.
+    /// Sends a completion to the CPU on which it has to be processed. False: the caller completes
+    /// the request here, because that is this CPU, or the completion cannot be sent.
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool {
         let request = &self.requests[index as usize];
         let here = sys::cpu();

@@ -202,7 +202,8 @@ fn threads(facts: &MachineFacts) -> Option<(Cause, String)> {
     (!facts.is_filtered()).then_some((Cause::Threads, words))
 }
 
-/// The kernel itself has no reason for this answer.
+/// The cause of an answer for which the kernel itself has no reason: a seccomp filter, if one is in
+/// force.
 fn elsewhere(facts: &MachineFacts) -> (Cause, String) {
     match facts.seccomp {
         _ if facts.is_filtered() => (Cause::Seccomp, "a seccomp filter refuses it".into()),

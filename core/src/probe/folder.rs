@@ -23,7 +23,7 @@ const ROUNDS: usize = 5;
 /// Alignments of direct transfers that are tried, in bytes.
 const ALIGNMENTS: [u32; 2] = [512, 4096];
 
-/// Does something work?
+/// Whether requests of one kind work here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
@@ -283,7 +283,7 @@ fn verdict(batch: TriedBatch, single_ns: u64) -> Asynchrony {
     Asynchrony::Unclear(timing)
 }
 
-/// A refused open or write of a scratch file.
+/// The refusal, with its cause, of an open or a write of a scratch file.
 fn file_refusal(call: &'static str, error: &Error, facts: &MachineFacts) -> Refusal {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     let (cause, words) = match errno {

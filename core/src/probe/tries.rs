@@ -129,8 +129,8 @@ pub(super) fn read_batch(
     let iocbs: Vec<Iocb> = (0..reads).map(iocb).collect();
     let pointers: Vec<u64> = iocbs.iter().map(|iocb| std::ptr::from_ref(iocb) as u64).collect();
     let begin = sys::monotonic_ns();
-    // SAFETY: the kernel copies pointers and iocbs during the call. `buffer` stays borrowed until
-    // `context` is dropped before the buffer, which waits for the requests.
+    // SAFETY: the kernel copies pointers and iocbs during the call. `context` is dropped at the end
+    // of this function, which waits for the requests; `buffer` is borrowed until then.
     let ret = unsafe { sys::io_submit(context.0, reads, pointers.as_ptr()) };
     let submitted = sys::monotonic_ns();
     let accepted = check("io_submit", ret)? as usize;

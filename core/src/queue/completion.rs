@@ -34,7 +34,7 @@ const SLEEPERS: u32 = 1 << 31;
 pub(crate) struct Completions {
     state: AtomicU32,
     /// For each slot: a completion that was left for the publisher, and a link to the next older
-    /// one on the list, with the values of `state`.
+    /// one on the list. The link is encoded as the list in `state`.
     parked: Zeros<Parked>,
     ring: Ring,
     /// For each place in the ring: the slot of its completion.
@@ -54,7 +54,7 @@ struct Parked {
     completion: UnsafeCell<Completion>,
 }
 
-// SAFETY: numbers, and a state that is 0 when idle.
+// SAFETY: all fields are numbers, and `IDLE` is 0.
 unsafe impl Zero for Parked {
     fn zero() -> Self {
         let completion = UnsafeCell::new(Completion::default());
@@ -68,9 +68,9 @@ struct ReaperState {
     released: u32,
 }
 
-// SAFETY: cells are touched under the rules above: `parked[slot]` by the slot's holder until it is
-// on the list and by the publisher afterwards, `slots[place]` by the publisher beyond the tail
-// and by the reaper (under its lock) before it.
+// SAFETY: each cell is touched by one thread at a time. `parked[slot]`: by the slot's holder until
+// it is on the list, and by the publisher afterwards. `slots[place]`: by the publisher beyond the
+// tail, and by the reaper (inside its gate) before the tail.
 unsafe impl Send for Completions {}
 // SAFETY: as above.
 unsafe impl Sync for Completions {}
@@ -275,8 +275,8 @@ impl Completions {
     #[cold]
     fn wait_until_signalled(&self) {
         /// The maximum number of looks: about 0.1 s. A thread that is preempted between the
-        /// completion and the eventfd may need that time. If a signal handler has interrupted that
-        /// very thread, the wait is in vain.
+        /// completion and the eventfd may need that time. If the caller is a signal handler that
+        /// has interrupted that thread, no wait is long enough.
         const LOOKS: u32 = if cfg!(test) { u32::MAX } else { 2000 };
         let mut patience = Patience::default();
         for _ in 0..LOOKS {
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn completions_are_reaped_in_order_over_many_laps() {
         let queue = Completions::new(Ring::cqes(3), 3);
-        // Reserves places one by one, and several at a time.
+        // Posts completions one by one, and several at a time.
         let parts = [[0..1, 1..2, 2..3], [0..3, 3..3, 3..3], [0..1, 1..3, 3..3]];
         for lap in 0..20u64 {
             for slots in parts[lap as usize % parts.len()].iter().filter(|slots| !slots.is_empty())

@@ -1,7 +1,8 @@
 //! A lock for a few instructions: one atomic step to lock, a store to unlock.
 //!
-//! Only for sections without a system call, and with usually one caller: the threads that reap one
-//! context. A thread that finds the lock held yields the CPU.
+//! It is for critical sections without a system call. There is little contention, because usually
+//! one thread reaps a context. A thread that finds the lock held yields its CPU until the lock is
+//! free.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};

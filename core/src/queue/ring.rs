@@ -7,7 +7,7 @@ use crate::request::Completion;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::aio::IoEvent;
 
-// SAFETY: numbers.
+// SAFETY: a `Cqe` is numbers only, and the default of each is 0.
 unsafe impl Zero for Cqe {
     fn zero() -> Self {
         Self::default()

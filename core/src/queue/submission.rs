@@ -8,7 +8,8 @@ use crossbeam_utils::CachePadded;
 use crate::lazy_zeroed::Zeros;
 use crate::sync::{AtomicU64, Ordering};
 
-/// A ring of slot numbers. A cell holds the lap that wrote it (high half) and the slot number.
+/// A ring of slot numbers. A cell has the slot number in its low half. Its high half has the lap:
+/// the number of the pass around the ring in which it was written.
 #[derive(Debug)]
 pub(crate) struct IndexRing {
     head: CachePadded<AtomicU64>,
@@ -107,7 +108,8 @@ impl IndexRing {
     /// taken it.
     #[inline]
     pub(crate) fn pop_at(&self, position: u64) -> bool {
-        // A position is claimed once: no other thread has taken the entry that was read there.
+        // One exchange succeeds for each position: its thread alone has the entry that was read
+        // there.
         self.head
             .compare_exchange(position, position + 1, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
@@ -261,7 +263,7 @@ mod loom_models {
             let other = Arc::clone(&model);
             let consumer = thread::spawn(move || claim_first(&other));
             let here = claim_first(&model);
-            // `here` is free again and is pushed once more; with both claimed, the lap has room.
+            // Slot `here` was popped, and is pushed once more. It goes to the next lap.
             model.ring.push(&[here]);
             let there = consumer.join().unwrap();
             let again = claim_first(&model);

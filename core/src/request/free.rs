@@ -106,8 +106,8 @@ impl FreeSlots {
     pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Numbers {
         let want = want.min(BATCH);
         let mut batch = Numbers::new();
-        // The search begins with a word that has all the slots, which needs one step. The search is
-        // short, and a miss takes no contended step.
+        // First, a few words are searched for one with `want` free slots: taking them needs one
+        // step. If no word has that many, this search has only read words.
         let near = self.words.len().min(WORDS_NEAR);
         if want == 1 || near == 1 || !self.take_from_words(near, want, want, &mut batch, steps) {
             self.take_from_words(self.words.len(), 1, want, &mut batch, steps);

@@ -1,4 +1,5 @@
-//! One slot: a word with the phase of its request, and data that threads without the slot may read.
+//! One slot: a word with the phase of its request, and data that threads may read that do not hold
+//! the slot.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -7,8 +8,8 @@ use super::{Kind, Request};
 use crate::lazy_zeroed::Zero;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
 
-/// The phase of a request. The word counts uses above these bits, so that an old value of a reused
-/// slot never matches.
+/// The phase of a request. Above these bits, the word counts the uses of the slot, so that an old
+/// value of a reused slot never matches.
 mod phase {
     pub(super) const MASK: u32 = 0xf;
     /// The submitter has the request.
@@ -42,7 +43,7 @@ mod phase {
 pub(crate) enum Cancel {
     /// The request was queued and is cancelled: the caller posts the completion.
     Done,
-    /// The request waits where only the engine can withdraw it.
+    /// The request is in the mailbox, or on the poller's list: the engine has to take it out there.
     Polling,
     /// The request is being executed.
     Started,
@@ -209,7 +210,8 @@ impl Slot {
         (begun && (soon || expect == Expect::Perhaps as u32)).then_some((state, soon))
     }
 
-    /// A poll has waited for the request's end in vain: no other poll waits for it.
+    /// A poll has waited for the request's end, which did not come in time: no later poll waits for
+    /// the request.
     pub(crate) fn expect_no_more(&self, state: u32) {
         if !self.is_over(state) {
             let now = self.link.load(Ordering::Relaxed);
@@ -226,34 +228,34 @@ impl Slot {
         matches!(state & phase::MASK, phase::DONE | phase::CANCELED) && state & phase::REAPED == 0
     }
 
-    /// The submitter leaves the request in the mailbox for its own wait.
+    /// Notes that the submitter leaves the request in the mailbox for its own wait.
     #[inline]
     pub(crate) fn put_in_mailbox(&self) {
         self.set_phase(phase::MAILBOX);
     }
 
-    /// The request is about to be pushed to a ring, by its submitter or by the thread that popped
-    /// it.
+    /// Notes that the request is about to be pushed to a ring, by its submitter or by the thread
+    /// that popped it.
     #[inline]
     pub(crate) fn queue(&self) {
         self.set_phase(phase::QUEUED);
     }
 
-    /// The thread that alone has the request begins to execute it.
+    /// Notes that the thread that alone has the request begins to execute it.
     #[inline]
     pub(crate) fn begin(&self) {
         self.set_phase(phase::STARTED);
     }
 
-    /// The thread that has started the request hands it to the kernel.
+    /// Notes that the thread that has started the request hands it to the kernel.
     #[inline]
     pub(crate) fn hand_over(&self) {
         self.set_phase(phase::KERNEL);
     }
 
-    /// The kernel gives the request back unexecuted: it is started again. False: the program has
-    /// closed the descriptor meanwhile. Its number must not be used, because it may name another
-    /// file.
+    /// Notes that the kernel gives the request back unexecuted: it counts as started again. False:
+    /// the program has closed the descriptor meanwhile. The descriptor's number must not be used,
+    /// because it may name another file.
     #[must_use]
     pub(crate) fn take_back(&self) -> bool {
         self.set_phase(phase::STARTED);
@@ -269,7 +271,7 @@ impl Slot {
         self.state.store(now | phase, Ordering::Release);
     }
 
-    /// The request goes to the poller's list. Called with the list locked.
+    /// Notes that the request goes to the poller's list. Called with the list locked.
     pub(crate) fn polling(&self) {
         self.set_phase(phase::POLLING);
     }
@@ -284,7 +286,7 @@ impl Slot {
         self.link.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// The executing thread is about to post the request's completion.
+    /// Notes that the executing thread is about to post the request's completion.
     #[inline]
     pub(crate) fn done(&self) {
         let now = self.state.load(Ordering::Relaxed);
@@ -359,8 +361,8 @@ impl Slot {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::MAILBOX => true,
-                // `handing_over` is called after the phase was read: a thread says that it hands
-                // over before a request is in this phase.
+                // A thread that hands over is visible to `handing_over` before it sets this phase.
+                // So the question comes after the phase was read.
                 phase::KERNEL => handing_over(),
                 _ => false,
             }
@@ -431,7 +433,7 @@ impl Slot {
         self.notify.load(Ordering::Relaxed).wrapping_sub(1) as i32
     }
 
-    /// The request gets another descriptor of the same file. Called with the poller's list locked,
+    /// Gives the request another descriptor of the same file. Called with the poller's list locked,
     /// for a request on it.
     pub(crate) fn moved_to(&self, fd: i32) {
         self.fd.store(fd as u32, Ordering::SeqCst);
@@ -443,7 +445,8 @@ impl Slot {
         let notify = self.notify();
         if fds.contains(&notify) {
             let (from, to) = (notify.wrapping_add(1) as u32, other(notify).wrapping_add(1) as u32);
-            // If the slot was reused meanwhile, its new request came after the closing began.
+            // If the slot was reused meanwhile, its new request came after the closing began:
+            // either eventfd is right for that request.
             let _ = self.notify.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
         }
     }

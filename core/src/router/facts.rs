@@ -45,7 +45,8 @@ const NONBLOCK: u64 = 1 << 4;
 const NO_READ: u64 = 1 << 5;
 const NO_WRITE: u64 = 1 << 6;
 const NO_SYNC: u64 = 1 << 7;
-/// Two bytes of score and two flags, for reads and for writes.
+/// For reads and for writes: a byte with the score ([`observed`]), and a flag that transfers are
+/// expected to sleep.
 const SCORE_SHIFT: [u32; 2] = [8, 16];
 const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
 /// Two bits that count slow submissions to the kernel, for reads and for writes.
@@ -58,7 +59,7 @@ const CLASS: u64 = 3 << 32;
 /// The file system is a local one.
 const LOCAL: u64 = 1 << 32;
 const REMOTE: u64 = 2 << 32;
-/// A read has ended. If it has slept, the score shows that.
+/// A read of the file has ended. Whether the read has slept is in the score.
 const READ: u64 = 1 << 34;
 const SOCKET: u64 = 1 << 35;
 /// The number's upper bits: the lower ones are the index in the table.
@@ -189,12 +190,12 @@ impl Facts {
         Fresh { word, facts: Self(word) }
     }
 
-    /// The descriptor is not open.
+    /// Clears the hints about a descriptor that is not open.
     pub(crate) fn note_closed(fd: RawFd) {
         entry(fd).store(0, Ordering::Relaxed);
     }
 
-    /// The numbers are about to name other files.
+    /// Clears the hints about numbers that are about to name other files.
     pub(crate) fn forget(fds: &RangeInclusive<RawFd>) {
         // Only the last numbers are cleared: earlier ones have the same entries.
         let last = *fds.end();
@@ -326,8 +327,8 @@ fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
     ticks > rate * (base + bytes / COPIED_PER_US)
 }
 
-/// A read has ended: the next ones are [trusted](Facts::is_trusted), if the file system is a local
-/// one.
+/// Notes that a read has ended: the next ones are [trusted](Facts::is_trusted), if the file system
+/// is a local one.
 #[inline]
 pub(crate) fn note_read(fd: RawFd) {
     change(fd, |word| word | READ);
@@ -344,7 +345,8 @@ pub(crate) fn classify(fd: RawFd, local: bool) {
     change(fd, |word| word & !CLASS | if local { LOCAL } else { REMOTE });
 }
 
-/// A read that must not wait has found its pages. Only local file systems support such reads.
+/// Notes that a read that must not wait has found its pages. So the file system is a local one:
+/// others do not support such reads.
 pub(crate) fn prove_by_try(fd: RawFd) {
     change(fd, |word| word & !CLASS | LOCAL | READ);
 }
@@ -367,9 +369,9 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
     entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
 }
 
-/// Has a cached read (or write) lately slept, and may more sleeps change the verdict? Then the
-/// thread that times the next call also compares its count of sleeps: a thread that was only
-/// preempted has not slept.
+/// Has a cached read (or write) lately slept, and may more sleeps change the verdict that reads (or
+/// writes) do not sleep? Then the thread that times the next call also compares its count of
+/// sleeps: a thread that was only preempted has not slept.
 #[inline]
 pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);

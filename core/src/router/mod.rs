@@ -1,6 +1,6 @@
-//! Policy: where a request is executed, which thread is called, and what is learned from its time.
-//! It starts no thread, makes no system call, and does not touch a request's buffers. The kernel is
-//! asked through [`Ask`], which also has the clock.
+//! Policy: where a request is executed (its lane), which thread is called, and what is learned from
+//! its time. It starts no thread, makes no system call, and does not touch a request's buffers. The
+//! kernel is asked through [`Ask`], which also has the clock.
 #![forbid(unsafe_code)]
 
 pub(crate) mod facts;
@@ -41,7 +41,7 @@ pub(crate) trait Ask {
     /// Has the file offsets now? False if the descriptor is not open.
     fn has_offsets(&mut self, fd: i32) -> bool;
 
-    /// Is O_DIRECT set now, and is it a file?
+    /// Is O_DIRECT set now, and is the descriptor a file with offsets, not a pipe?
     fn is_direct_file(&mut self, fd: i32) -> bool;
 
     /// A clock, in ticks.
@@ -65,7 +65,8 @@ pub(crate) enum KernelScope {
 #[derive(Debug)]
 pub(crate) struct Router {
     pub(crate) waiters: Waiters,
-    /// How long a worker spins for more work before it gives the baton back.
+    /// How long a worker spins for more work before it gives back the baton, the right to execute
+    /// the inline requests.
     pub(crate) holder_spin: Spin,
     /// Workers that execute beside the program.
     pub(crate) beside: Beside,
@@ -97,17 +98,18 @@ impl Router {
 /// Fsyncs of this process that are under way.
 static SYNCING: AtomicUsize = AtomicUsize::new(0);
 
-/// An fsync begins.
+/// Counts an fsync that begins.
 pub(crate) fn sync_begins() {
     SYNCING.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An fsync has ended.
+/// Ends what [`sync_begins`] has begun: the fsync no longer counts.
 pub(crate) fn sync_ended() {
     SYNCING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// This process is the child of a fork: requests of its parent's threads never end here.
+/// Resets the counts of fsyncs and workers in the child of a fork, where the parent's threads do
+/// not exist.
 pub(crate) fn forget_threads() {
     SYNCING.store(0, Ordering::Relaxed);
     SPARE_CPUS.forget_workers();
@@ -122,8 +124,8 @@ pub(crate) fn coming_max() -> usize {
 /// The thread to call for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// No thread is called: one is there, or one of the program will come. The watchdog checks
-    /// that.
+    /// No thread is called: one is at work already, or a thread of the program will come. The
+    /// watchdog checks that.
     Nobody,
     /// A thread that sleeps for completions.
     Waiter,
@@ -238,8 +240,8 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
 
 /// May a submitter hand this read (or write) to the kernel itself, without waiting? Hints decide
 /// this for a read: if the number names another file, the read still gets its answer, or comes back
-/// with EAGAIN. So does a transfer for which the kernel would have to wait. A write may append, and
-/// must then keep its order, so the kernel is asked.
+/// with EAGAIN. A transfer for which the kernel would have to wait comes back with EAGAIN, too. A
+/// write may append, and must then keep its order, so the kernel is asked.
 #[inline]
 pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
@@ -259,7 +261,7 @@ fn is_driven(sqe: &Sqe, write: bool, facts: Facts) -> bool {
     !write && sqe.opcode == opcode::READ && sqe.len <= TRIED_MAX && facts.is_local()
 }
 
-/// The lane of a transfer that leaves the inline lane.
+/// The lane of a transfer that is expected to sleep, or that the kernel lane may take.
 #[inline(never)]
 fn sleeping(
     sqe: &Sqe,
@@ -304,7 +306,7 @@ fn sleeping(
 const RWF_ON_STREAMS: u32 = 0x7;
 
 /// The lane of an uncommon transfer. One system call more is cheap here, and hints must not decide
-/// whether the offset and the order count.
+/// whether the offset and the order matter.
 #[inline(never)]
 pub(crate) fn uncommon(
     sqe: &Sqe,
@@ -403,16 +405,16 @@ pub(crate) fn patience(
             request.sqe.opcode == opcode::NOP || noted().is_some_and(Facts::is_local)
         }
         (Route::Inline, _) => true,
-        // Earlier writes may only have waited for a preempted thread with the file's lock. The
-        // kernel's AIO executes such a write inside of the submit, so a poll expects its end.
+        // Earlier writes may have been slow only because a preempted thread had the file's lock.
+        // The kernel's AIO executes a cached write inside io_submit(2), so a poll expects its end.
         (Route::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
             return soon(noted().is_some_and(|facts| !facts.is_direct()));
         }
         (Route::Kernel, _) => {
             return soon(kernel_executes && noted().is_some_and(|facts| !facts.is_direct()));
         }
-        // `true`: after the transfer, the executing thread also asks whether the file system is
-        // local, if that is not known yet.
+        // With `true`, the executing thread also asks, after the transfer, whether the file system
+        // is local, if that is not known yet.
         (Route::Worker, Kind::Read | Kind::Write) => return (true, Expect::Nothing),
         _ => return (false, Expect::Nothing),
     };

@@ -1,7 +1,8 @@
 //! May a worker execute queued requests beside the program's own thread? Yes, while a CPU is idle
 //! and the worker has enough to do. The answer uses facts that are known anyway. How soon did a
-//! called worker come? Was it preempted? Did it lose the baton? How much did it execute? There are
-//! no trials: each bad sign begins a pause, and successive pauses grow.
+//! called worker come? Was it preempted? Did it lose the baton, the right to execute the queued
+//! requests? How much did it execute? There are no trials: each bad sign begins a pause, and
+//! successive pauses grow.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -23,8 +24,8 @@ impl Pause {
         now >= self.until.load(Ordering::Relaxed)
     }
 
-    /// Begins a pause, unless one has begun. It is twice as long as the last one, if the last ended
-    /// less than its own length ago.
+    /// Begins a pause, unless one is under way. It is twice as long as the last one, if the last
+    /// ended less than its own length ago.
     fn begin(&self, now: u64, ticks_per_us: u64) {
         if !self.is_over(now) {
             return;
@@ -56,13 +57,15 @@ impl SpareCpus {
         Self { busy: Pause::new(), beside: AtomicUsize::new(0) }
     }
 
-    /// A worker beside the program was preempted, or lost the baton: its CPU is not idle.
+    /// Begins a pause, because a worker beside the program was preempted, or lost the baton: its
+    /// CPU is not idle.
     #[cold]
     pub(crate) fn was_busy(&self, now: u64, ticks_per_us: u64) {
         self.busy.begin(now, ticks_per_us);
     }
 
-    /// This process is the child of a fork, and has none of its parent's workers.
+    /// Resets the count of workers: this process is the child of a fork, and has none of its
+    /// parent's.
     pub(crate) fn forget_workers(&self) {
         self.beside.store(0, Ordering::Relaxed);
     }
@@ -118,7 +121,8 @@ impl Beside {
         is_due
     }
 
-    /// A worker has come. `None`: it was not called for this.
+    /// The permission for a worker that has come. `None`: no worker was called to execute beside
+    /// the program.
     pub(crate) fn comes(&self) -> Option<Seat<'_>> {
         if self.called.load(Ordering::Relaxed) == 0 {
             return None;

@@ -28,7 +28,8 @@ impl Spin {
         self.0.store(budget / 2, Ordering::Relaxed);
     }
 
-    /// A thread had to be woken that this many ticks of spinning would have kept awake.
+    /// A thread had to be woken that this many ticks of spinning would have kept awake: the next
+    /// thread spins at least as long.
     pub(crate) fn would_have_paid(&self, ticks: u64) {
         self.0.fetch_max(ticks, Ordering::Relaxed);
     }

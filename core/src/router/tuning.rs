@@ -1,5 +1,6 @@
 //! Every constant of time and number in the policy: unit, value, and what it was measured on.
-//! Measured on virtual machines of two CPUs; docs/decisions has the longer tables.
+//! Measured on virtual machines of two CPUs; docs/decisions has the longer tables. The baton is the
+//! right to execute a context's inline requests, one after the other.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -13,53 +14,55 @@ pub(crate) const SLEPT_DIRECT_US: u64 = 3;
 /// A cached read that takes longer than this has slept: a copy of a page takes half a microsecond,
 /// the quickest device ten.
 pub(crate) const SLEPT_READ_US: u64 = 15;
-/// Bytes that are copied in one microsecond. A byte takes a quarter of a nanosecond, taken double
-/// here.
+/// Bytes that are copied in one microsecond. Copying a byte takes a quarter of a nanosecond. This
+/// number allows half a nanosecond.
 pub(crate) const COPIED_PER_US: u64 = 2048;
 /// An fsync that takes less waits for nothing: one that waits for a device takes ten times as long.
 pub(crate) const QUICK_SYNC_US: u64 = 5;
 /// Handing one request to the kernel takes longer than this if the kernel is not asynchronous for
 /// it.
 pub(crate) const SLOW_SUBMIT_US: u64 = 60;
-/// A try without waiting that takes longer has waited for something.
+/// A try without waiting that takes longer has waited after all, for example for file metadata.
 pub(crate) const TRY_SLOW_US: u64 = 100;
 
 // How often things are checked.
 
-/// One in this many inline requests is timed: a time stamp costs 10 ns. A doubtful descriptor is
-/// checked as often.
+/// One in this many inline requests is timed: a time stamp costs 10 ns. If the hints about a
+/// descriptor are doubtful, one in this many timed transfers has the kernel asked again.
 pub(crate) const TIMED_EVERY: u64 = 8;
 /// Batches for the kernel between two checks of the descriptor's flags.
 pub(crate) const FRESH_EVERY: u32 = 64;
 /// A slow hand-over is tried again after about this many requests.
 pub(crate) const SUBMIT_AGAIN_EVERY: u64 = 256;
 
-// The sizes from which a request counts as large.
+// Sizes of requests and buffers, in bytes, and the number of threads for large requests.
 
 /// Copies from this size on take long enough to be worth another thread, in bytes.
 pub(crate) const LARGE: u32 = 256 << 10;
-/// Bytes of a buffer that are prefetched before the call that uses them: as many lines as a CPU
-/// fetches at a time.
+/// Bytes of a buffer that are prefetched before the call that uses them: as many cache lines as a
+/// CPU fetches at a time.
 pub(crate) const PREFETCH_MAX: usize = 1024;
-/// Threads that execute large copies of one context in parallel: more would wait for memory.
+/// The maximum number of workers that execute large copies of one context in parallel: more would
+/// wait for memory.
 pub(crate) const COPIERS_MAX: usize = 4;
 
 // The work of a waiter.
 
-/// A waiter that has enough completions executes this many requests more at most, and none after
-/// one that took this long.
+/// A waiter that has enough completions goes on until it has executed this many requests in all. It
+/// stops earlier, after a request that took this long.
 pub(crate) const FAVOURS: u32 = 32;
 pub(crate) const FAVOUR_US: u64 = 10;
-/// A waiter checks completions of other threads before the first of this many requests.
+/// A waiter that executes requests checks for completions of other threads once in this many
+/// requests.
 pub(crate) const LOOK_EVERY: u32 = 8;
 /// A waiter waits this long for a worker to give it the baton.
 pub(crate) const ASK_US: u64 = 5;
-/// The first nap of a waiter, or of a poll, while another thread holds the baton; and the longest
-/// nap.
+/// The first and the longest nap of a waiter while another thread holds the baton. Each nap of a
+/// poll that waits for other threads is as long as the first.
 pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// The total time that a poll waits for requests that are known not to sleep: their threads may be
-/// preempted, on a busy machine for more than 0.1 s. A submitter without room waits a tenth of it
-/// for numbers of cancelled requests to leave their rings.
+/// preempted, on a busy machine for more than 0.1 s. A submitter that finds no free slot waits a
+/// tenth of it. Until then, other threads may take the numbers of cancelled requests out of queues.
 pub(crate) const SOON_US: u64 = 1_000_000;
 /// The total time that a poll waits for requests that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
@@ -67,16 +70,17 @@ pub(crate) const PERHAPS_US: u64 = 2_000;
 pub(crate) const STUCK_US: u64 = 20;
 /// A poll checks this many times before it naps.
 pub(crate) const LOOKS: u32 = 400;
-/// The time that a poll of a placed context waits for requests that another CPU executes.
+/// The time that a poll waits for requests that another CPU executes, if the context has a
+/// placement.
 pub(crate) const LOOK_ON_US: u64 = 500;
-/// Checking the kernel's ring costs as much as checking thirty requests: it is not checked more
-/// often than this.
+/// A poll that finds nothing to execute checks the kernel's ring at most once in this time. One
+/// check costs as much as checking thirty requests.
 pub(crate) const COLLECT_EVERY_US: u64 = 5;
 
 // Cold reads.
 
-/// The maximum number of reads that are on their way from the device: requests of others wait
-/// behind them. A worker serves other contexts after this many.
+/// The maximum number of reads that are on their way from the device: other requests to the device
+/// wait behind them. A worker serves other contexts after this many.
 pub(crate) const COMING_MAX: usize = 64;
 /// The same limit while fsyncs of this process are under way.
 pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
@@ -88,14 +92,14 @@ pub(crate) const SYNC_ROUNDS: usize = 16;
 
 // Workers.
 
-/// The maximum number of workers of a process for work that ends. Also for work that may wait
-/// without end, as long as that is not known.
+/// The maximum number of workers of a process for work that ends. The workers for work that may
+/// wait without end have the same limit. It does not count those that were found to wait.
 pub(crate) const WORKERS_MAX: usize = 64;
 /// The maximum number of threads of a process for work that may wait without end. Each takes some
 /// 20 KiB.
 pub(crate) const PATIENT_MAX: usize = 1024;
-/// If all these threads wait, and none takes another request, for this many checks, requests behind
-/// them are refused. That is about ten seconds, so that a server has time to restart.
+/// Queued requests that may wait without end are refused if all threads for them wait, for this
+/// many checks in a row. That is about ten seconds, so that a server has time to restart.
 pub(crate) const REFUSE_TICKS: u32 = 10_000;
 /// A thread with nothing to do for this long ends.
 pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(2);
@@ -110,19 +114,22 @@ pub(crate) const FOR_EACH_WAITING: usize = 3;
 /// A context may have this many workers for each of [`WORKERS_MAX`] that does not work: 48 of 64 if
 /// it is alone.
 pub(crate) const SHARE_OF_FREE: usize = 3;
-/// Requests that take this long get the maximum number of workers.
+/// If requests of the pool lane take this long on average, up to [`WORKERS_MAX`] workers are called
+/// for them.
 pub(crate) const LONG_US: u64 = 400;
 /// The longest time that an idle worker spins for work before it sleeps.
 pub(crate) const IDLE_SPIN_US_MAX: u64 = 40;
-/// The shortest and the longest time that a worker spins before it gives the baton back. A waiter
-/// looks for completions of a worker beside it as long as the longest, before it sleeps.
+/// How long a worker spins for more work before it gives the baton back. The first value is the
+/// least time after a worker had to be called, and the second is the maximum. A spin without work
+/// halves the time, down to 0. A waiter waits as long as the second value for completions of a
+/// worker beside it, before it sleeps.
 pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 
-// Reads by the submitter.
+// Transfers by the submitter.
 
-/// Reads up to this length are tried when they are issued through io_uring's ABI. An event loop
-/// hands over reads up to this length that may sleep: the kernel copies what is in memory at once.
-/// A copy of 64 KiB takes some 7 us.
+/// Transfers up to this length are tried, without waiting for a device, when they are issued
+/// through io_uring's ABI. An event loop hands over reads up to this length that may sleep: the
+/// kernel copies what is in memory at once. A copy of 64 KiB takes some 7 us.
 pub(crate) const TRIED_MAX: u32 = 64 << 10;
 
 /// The maximum number of buffers of a vector that is tried when it is issued. The kernel copies
@@ -131,18 +138,19 @@ pub(crate) const TRIED_PARTS: u32 = 8;
 
 // Handing over to the kernel.
 
-/// A submitter hands over itself if the lane had no more requests than these lately. With qemu-img
-/// and direct requests, 4 in flight became 1.4 times as fast. 32 in flight became slower by a
-/// third, because a worker hands over several with one call.
+/// A submitter hands requests to the kernel itself if the context had at most this many, queued for
+/// the kernel or in it, lately. With qemu-img and direct requests, 4 in flight became 1.4 times as
+/// fast. 32 in flight became slower by a third, because a worker hands over several with one call.
 pub(crate) const AT_ONCE_MAX: usize = 8;
 
-/// A loop that did not come in time is expected again after this many submits that have found
-/// completions. The number doubles each time, until the loop polls.
+/// An event loop that did not come in time is expected again after this many submits that have
+/// found completions. The number doubles each time, until the loop polls.
 pub(crate) const ENOUGH_FOUND: u32 = 2;
 
 // A worker beside the program.
 
-/// This many queued requests are worth a call: waking a thread takes as long as executing them.
+/// This many queued requests are worth calling a worker: waking a thread takes as long as executing
+/// them.
 pub(crate) const BESIDE_QUEUED: usize = 4;
 /// A worker that executed fewer requests than these was not worth its call.
 pub(crate) const BESIDE_PAYS: u64 = 32;
@@ -169,8 +177,9 @@ pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
 /// whose thread was only preempted between submit and wait is still expected to come; the second
 /// time in a row it is not.
 pub(crate) const LYING_ABOUT: i32 = 6;
-/// The maximum number of completions that a wait keeps for the reap after it. A poll executes this
-/// many requests at most. The kernel's completions are collected this many at a time.
+/// The maximum number of completions that a wait keeps for the reap after it. A poll of a front end
+/// executes requests until this many completions are there. The kernel's completions are collected
+/// this many at a time.
 pub(crate) const TAKEN_MAX: u32 = 64;
 
 // The watchdog.
@@ -180,8 +189,8 @@ pub(crate) const TAKEN_MAX: u32 = 64;
 /// file's lock held, for which other threads would only wait. A thread that may have missed
 /// something checks again after this time. It may have missed requests that ended elsewhere, a
 /// second completion of the kernel's, or the last requests of a context that is being closed. A
-/// real-time thread that polls in vain for this long, without a longer pause, sleeps for a
-/// [`MOMENT`].
+/// real-time thread sleeps for a [`MOMENT`] if its polls have found nothing for this long, without
+/// a pause of this length between two polls.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// The time between two checks while requests only pass through the kernel. It applies once
 /// [`CALM_LOOKS`] checks in a row have found no other requests. A tick is 10 to 15 us of CPU time
@@ -190,8 +199,9 @@ pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Checks of a context with nothing to do before its watch ends.
 pub(crate) const QUIET_TICKS: u32 = 4;
-/// After this many checks in a row, a context counts as starved: every worker of a pool is inside a
-/// request, and none takes another. A slow disk completes one of 64 requests sooner.
+/// A context with a placement counts as starved after this many checks in a row. Each has found
+/// that its requests wait, and that every worker of its CPUs is inside a request. A slow disk
+/// completes one of 64 requests sooner.
 pub(crate) const STARVED_TICKS: u32 = 50;
 
 // The kernel lane.
@@ -211,25 +221,26 @@ pub(crate) const AWAITED_ROOM: u32 = 1024;
 
 // Real-time threads.
 
-/// How long a real-time thread sleeps after it has polled in vain for a [`TICK`]. Other threads
+/// How long a real-time thread sleeps if its polls have found nothing for a [`TICK`]. Other threads
 /// execute a few requests in this time.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 
 // Cancelling and closing.
 
-/// The number of checks whether another thread has made its next step with a request. This is more
-/// than enough if that thread is preempted between two steps.
+/// A thread that cancels a request checks this many times whether another thread has made its next
+/// step with it. This is more than enough if that thread is preempted between two steps.
 pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 
 /// The longest wait for one request before the process exits or executes another program. Only
-/// requests that other threads execute, and that are known not to sleep, are waited for. The
-/// calling thread may itself execute one of them, if it is in a signal handler.
+/// requests that other threads execute, and that are known not to sleep, are waited for. If the
+/// calling thread is in a signal handler, it may have interrupted itself in such a request, which
+/// cannot end then.
 pub(crate) const LEAVE_US: u64 = 100_000;
 /// After this time, a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);
 /// The naps of a thread that waits for [`BEGUN`]: this many short naps, and then naps of one
 /// [`TICK`].
 pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20));
-/// After this time a context that is being destroyed checks again, and the poller tries again if
-/// poll(2) itself fails.
+/// After this time a context that is being destroyed checks again. So does the poller, if epoll(7)
+/// fails, or cannot watch a stream.
 pub(crate) const LATER: Duration = Duration::from_millis(10);

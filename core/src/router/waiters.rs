@@ -1,5 +1,5 @@
 //! Does the program come to wait after a submit, or must engine threads take the requests? Learned
-//! per context; wrong guesses cost time, which the watchdog bounds.
+//! per context; wrong guesses cost time, which the watchdog (`threads/watchdog.rs`) bounds.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -12,7 +12,7 @@ pub(crate) struct Waiters {
     coming: AtomicI32,
     /// The last waiter had no deadline, so the next one may execute requests that wait.
     unbounded: AtomicBool,
-    /// A waiter would rather have the baton than sleep.
+    /// A waiter asks for the baton, the right to execute the inline requests, instead of sleeping.
     wants_baton: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl Waiters {
         self.coming.load(Ordering::Relaxed) > 0
     }
 
-    /// A thread came to wait (or to poll, and found something to do).
+    /// Counts a thread that came to wait (or to poll, and found something to do).
     #[inline]
     pub(crate) fn one_came(&self) {
         let now = self.coming.load(Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Waiters {
         }
     }
 
-    /// Notes that no thread came.
+    /// Notes that requests were found waiting, and no thread came for them.
     pub(crate) fn nobody_came(&self) {
         let now = self.coming.load(Ordering::Relaxed);
         if now > *COMING_COUNTS.start() {
@@ -49,7 +49,7 @@ impl Waiters {
         }
     }
 
-    /// Leaves all requests to workers, whatever is seen.
+    /// Leaves all requests to workers from now on, also if threads come to wait.
     pub(crate) fn leave_all_to_workers(&self) {
         self.coming.store(i32::MIN / 2, Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ impl Waiters {
         self.unbounded.load(Ordering::Relaxed)
     }
 
-    /// A thread has come to wait, without a deadline or with one.
+    /// Notes whether the thread that has come to wait has no deadline.
     #[inline]
     pub(crate) fn one_waits(&self, unbounded: bool) {
         if self.are_unbounded() != unbounded {

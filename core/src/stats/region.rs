@@ -21,7 +21,7 @@ use crate::{process, sys};
 /// `URINGLET_STATS`: the file into which `uringlet run --stats` has the program count, or
 /// [`STATS_OWN`].
 pub(crate) const STATS: &str = "URINGLET_STATS";
-/// Each process counts into memory of its own, for `uringlet top`.
+/// The value with which each process counts into memory of its own, for `uringlet top`.
 const STATS_OWN: &str = "auto";
 /// "urnglet" and a version of the layout below.
 const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x0a");
@@ -144,7 +144,7 @@ unsafe impl Sync for Region {}
 pub struct ContextNow {
     /// The number of the context's place in the region.
     pub place: usize,
-    /// Counts the contexts that the place has had; 1 for the first.
+    /// A number that grows with each context that the place has: 1 for the first, 3 for the second.
     pub generation: u64,
     /// The context's process.
     pub process: ProcessId,
@@ -319,7 +319,7 @@ impl Region {
         sum
     }
 
-    /// The live contexts of live processes. Contexts that share a place are left out.
+    /// The live contexts of live processes. Contexts without a place of their own are left out.
     pub fn contexts(&self) -> Vec<ContextNow> {
         let places = self.used().iter().zip(&self.layout().lives).enumerate();
         let context = |(at, (place, life)): (usize, (&PlaceLayout, &AtomicU64))| {
@@ -420,7 +420,7 @@ impl Layout {
         look(&free).or_else(|| look(&left))
     }
 
-    /// Takes the place over if its life is unchanged.
+    /// Takes the place over, if its word in `lives` still is `life`: adds `step` to that word.
     fn take(
         &'static self,
         at: usize,

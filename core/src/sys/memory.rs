@@ -101,7 +101,8 @@ mod far {
     pub(super) fn addresses(len: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
         let mut first = FIRST.load(Ordering::Relaxed);
         if first == 0 {
-            // The area is as large as this machine allows: a terabyte where addresses have 47 bits.
+            // The area begins a terabyte below the usual addresses, and has half a terabyte, where
+            // addresses have 47 bits. Elsewhere it is in proportion.
             let Some(usual) = choose() else { return 0 };
             first = (usual - usual / 128) & !0xffff;
             FIRST.store(first, Ordering::Relaxed);
@@ -111,8 +112,8 @@ mod far {
     }
 }
 
-/// An anonymous private mapping, zeroed, unmapped on drop. It is not where the program has, or had,
-/// memory.
+/// An anonymous private mapping, zeroed, unmapped on drop. It is apart from memory that the program
+/// has or had (`far`), unless that area is in use.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: *mut u8,

@@ -80,12 +80,12 @@ impl<T> TableEntry<T> {
         self.handle.load(Ordering::Relaxed)
     }
 
-    /// Makes the entry empty for the null handle, too, which leads here.
+    /// Has the null handle, which leads here, not match this entry while it is empty.
     pub(super) fn refuse_null(&self) {
         self.handle.store(OTHER, Ordering::Relaxed);
     }
 
-    /// From now on `value` is found under `handle`.
+    /// Publishes `value`: from now on it is found under `handle`.
     ///
     /// # Safety
     /// `handle` is not 0, and leads here. The entry is empty, nobody else fills it, and the value

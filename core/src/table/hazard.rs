@@ -1,5 +1,5 @@
 //! Hazard pointers: a word per thread that says which handle it uses. Readers of the table write to
-//! a line of their own. Only a thread that takes a value away pays for checking all words.
+//! a cache line of their own. Only a thread that takes a value away pays for checking all words.
 //!
 //! A reader's store and the load after it must not be reordered. A compiler fence orders them for
 //! the compiler, and membarrier(2) on the other side orders them for the CPU. If membarrier(2) is
@@ -24,7 +24,7 @@ pub(super) struct Hazard {
 }
 
 static ALL: AtomicPtr<Hazard> = AtomicPtr::new(std::ptr::null_mut());
-/// Readers need a full fence: membarrier(2) is refused.
+/// Readers need a full fence: membarrier(2) is not registered yet, or is refused.
 static FENCE: AtomicBool = AtomicBool::new(true);
 /// Readers may have gone without a fence. Once true, it stays true.
 static LIGHT: AtomicBool = AtomicBool::new(false);

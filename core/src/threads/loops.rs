@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use super::tenant::Tenant;
 use crate::sync::this_thread;
 
-/// The maximum number of contexts that one thread's polls drive; others are left to the poller.
+/// The maximum number of contexts that one thread drives; others are left to the poller.
 pub(crate) const AT_A_TIME: usize = 4;
 
 /// The contexts that event loops of this process drive.
@@ -30,11 +30,11 @@ struct LoopOf {
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The thread has handed requests over.
+    /// The thread has begun to drive a context, and may hand requests over.
     static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, the program's calls that sleep are seen.
+/// Notes that a drop-in sees the program's calls that sleep from now on.
 pub(crate) extern "C" fn see() {
     SEEN.store(true, Ordering::Relaxed);
 }
@@ -52,8 +52,8 @@ pub(crate) fn may_drive() -> bool {
 }
 
 impl Loops {
-    /// From now on the calling thread drives this context, and no other one does. False: the lock
-    /// is held, and the caller asks again later.
+    /// Notes that the calling thread drives this context from now on, and that no other thread
+    /// does. False: the lock is held, and the caller asks again later.
     pub(crate) fn add(&self, tenant: &Arc<dyn Tenant>, events: RawFd) -> bool {
         let Some(mut all) = self.try_lock() else { return false };
         let is_other =

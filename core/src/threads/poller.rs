@@ -83,8 +83,8 @@ impl PollerState {
         gone.into_iter().for_each(|fd| self.unwatch(fd));
     }
 
-    /// Takes one entry of a context's eventfd off the list. If the poller was told of the eventfd
-    /// twice, it keeps watching.
+    /// Takes one entry of a context's eventfd off the list. If another entry has the same eventfd,
+    /// epoll keeps watching it.
     fn unwatch_kernel(&mut self, events: RawFd) {
         if let Some(at) = self.kernels.iter().position(|&(_, fd)| fd == events) {
             self.kernels.swap_remove(at);
@@ -92,8 +92,8 @@ impl PollerState {
         }
     }
 
-    /// One entry of an eventfd was taken off the list. If it was the last one, epoll stops
-    /// watching.
+    /// Has epoll stop watching an eventfd whose entry was taken off the list, if that was its last
+    /// entry.
     fn unwatch(&self, events: RawFd) {
         if self.kernels.iter().all(|&(_, fd)| fd != events) {
             sys::epoll_del(self.epoll, events);
@@ -116,7 +116,7 @@ impl Poller {
         }
     }
 
-    /// Waits for the descriptor of a started request.
+    /// Puts a started request on the list: the thread waits for its descriptor.
     pub(crate) fn add(&'static self, owner: Arc<dyn Dispatcher>, request: Started<'_>) {
         let waiting = PolledRequest::new(owner, request);
         let mut state = lock_counted(&self.state);
@@ -191,17 +191,17 @@ impl Poller {
         let Some((waiting, others)) = state.streams.remove(fd, board, slot) else { return false };
         waiting.ends_to_wait();
         if others || state.streams.is_empty() {
-            // The thread serves the stream's new first request. Or it is idle now, and ends after a
-            // while.
+            // The thread is woken to serve the stream's new first request. Or no request is left,
+            // and the thread has to begin the wait after which it ends.
             self.wake(&mut state);
         }
         drop(state);
         true
     }
 
-    /// These descriptors are about to be closed: requests on the list get duplicates. `gone`: the
-    /// numbers will name no file. True if the thread is trying some requests, which may come back
-    /// to the list: the caller calls again with the same copies.
+    /// Gives requests on the list duplicates of these descriptors, which are about to be closed.
+    /// `gone`: the numbers will name no file. True if the thread is trying some requests, which may
+    /// come back to the list: the caller calls again with the same copies.
     pub(crate) fn keep_files(
         &self,
         fds: &RangeInclusive<RawFd>,
@@ -237,8 +237,8 @@ impl Poller {
             }
             let mut state = lock_counted(&self.state);
             if count < 0 {
-                // The program has closed the epoll in a way that cannot be seen. If no new one can
-                // be made, all streams are tried now and then.
+                // The program has closed the epoll by a call that the engine does not see. If no
+                // new one can be made, all streams are tried now and then.
                 (state.epoll, state.eventfd) = (-1, -1);
                 if !state.prepare() {
                     drop(state);
@@ -334,7 +334,7 @@ impl Poller {
         let result = unsafe { exec::execute(&mut request, Mode::StreamNoWait) };
         board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
         match -result {
-            // The file has no data yet, or another thread was quicker.
+            // The stream has no data or no room yet, or another thread was quicker.
             libc::EAGAIN => self.put_back(waiting, request),
             // RWF_NOWAIT is not supported here, or a sandbox refuses it: the request needs a worker
             // of its own.
@@ -387,7 +387,8 @@ impl Poller {
         owner.forward(request, Route::Worker, Executor::Poller);
     }
 
-    /// A request that was passed on was executed or withdrawn: the next one may proceed.
+    /// Takes a request off the list that was passed on, and was executed or withdrawn: the next one
+    /// may proceed.
     pub(crate) fn end(&self, number: u32) {
         let mut state = lock_counted(&self.state);
         if state.streams.end(number) {

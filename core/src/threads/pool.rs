@@ -2,9 +2,10 @@
 //! ends by itself, and one for [work that may wait without end](Work::MayWait).
 //!
 //! A context that needs a worker is in a queue, once. A worker takes the first context, and
-//! executes one of its requests, some cold reads, or one turn with its baton. If the context needs
-//! more, the worker puts it back at the end. So a busy context does not delay the others. The lock
-//! covers the queue and the list of idle workers only. It is never held across a system call.
+//! executes one of its requests, or some cold reads. Or it executes the context's inline requests
+//! while it holds the baton, the right to do so. If the context needs more, the worker puts it back
+//! at the end. So a busy context does not delay the others. The lock covers the queue and the list
+//! of idle workers only. It is never held across a system call.
 //!
 //! A worker that is found to wait without end is released: it no longer counts, and another one may
 //! take its place. The total number has a limit of its own.
@@ -31,7 +32,7 @@ pub(crate) struct WorkerPool {
     work: Work,
     spawner: Spawner,
     state: Mutex<PoolState>,
-    /// Contexts in the queue, for the worker that spins.
+    /// The number of contexts in the queue. The worker that spins reads it.
     queued: AtomicUsize,
     spin: Spin,
     /// The time that requests of the pool lane take, in ticks: a moving average.
@@ -123,14 +124,15 @@ impl PoolState {
         entry.active.load(Ordering::Relaxed)
     }
 
-    /// A worker begins a turn. Returns the value for [`PoolState::ends`].
+    /// Counts a turn that a worker begins. Returns the value for [`PoolState::ends`].
     fn begins(&mut self, entry: &PoolEntry) -> (usize, usize) {
         self.begun = self.begun.wrapping_add(1);
         entry.active.store(self.active(entry) + 1, Ordering::Relaxed);
         (self.round, entry.released.load(Ordering::Relaxed))
     }
 
-    /// A worker's turn has ended.
+    /// Counts a worker's turn as ended. A worker that was released meanwhile no longer counts as
+    /// released.
     fn ends(&mut self, entry: &PoolEntry, begun: (usize, usize)) {
         if begun == (self.round, entry.released.load(Ordering::Relaxed)) {
             entry.active.fetch_sub(1, Ordering::Relaxed);
@@ -268,8 +270,8 @@ impl WorkerPool {
         all && state.idle.is_empty()
     }
 
-    /// A context has called, and found that no worker has come for a tick: its workers are
-    /// released.
+    /// Releases the workers of a context that has called one, and has found that none has come for
+    /// a tick.
     pub(crate) fn release(&self, tenant: &dyn Tenant) {
         let now = sys::ticks();
         lock(&self.state).release(tenant.entry(self.work), now);
@@ -356,7 +358,8 @@ impl WorkerPool {
         }
     }
 
-    /// A worker is woken: if it fell asleep only a moment ago, spinning would have been cheaper.
+    /// Learns from a worker that is woken. If it fell asleep only a moment ago, spinning would have
+    /// been cheaper.
     fn spin_would_have_paid(&self, parker: &Parker) {
         let slept = sys::ticks().wrapping_sub(parker.since.load(Ordering::Relaxed));
         if cpus() > 1 && slept < IDLE_SPIN_US_MAX / 2 * ticks_per_us() {

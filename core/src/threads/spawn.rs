@@ -1,4 +1,5 @@
-//! Starts the engine's threads: with their signals, scheduling policy, stack and CPUs.
+//! Starts the engine's threads: with their signals, scheduling policy, stack and CPUs. A placed
+//! thread is confined to the CPUs of a context's placement.
 
 use std::sync::OnceLock;
 
@@ -11,7 +12,7 @@ const STACK_BYTES: usize = 256 * 1024;
 /// The memory that a thread needs beside its stack.
 const THREAD_BYTES: usize = 256 * 1024;
 
-/// Makes the threads of one set.
+/// Makes the threads of one set (`Threads`).
 #[derive(Clone, Debug)]
 pub(crate) struct Spawner {
     /// The CPUs of the thread; `None` if the scheduler chooses.

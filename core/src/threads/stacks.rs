@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::process;
 use crate::sys::{self, Mapping};
 
-/// At the stack's end, pages that cannot be accessed.
+/// The number of bytes at the stack's lowest addresses that cannot be accessed.
 const GUARD_BYTES: usize = 64 * 1024;
 
 type Body = Box<dyn FnOnce() + Send>;

@@ -16,7 +16,7 @@ pub(crate) enum Work {
     MayWait,
 }
 
-/// Parts of a context that the watchdog checks.
+/// The number of parts of a context that the watchdog checks.
 pub(crate) const WATCHED_PARTS: usize = 14;
 
 /// The interface of a context for the threads of a process.
@@ -33,7 +33,8 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The work that waits for workers, as a number of requests that need one each.
     fn waiting(&self, work: Work) -> usize;
 
-    /// Should a worker take the baton, or hand requests over?
+    /// Should a worker take the baton (the right to execute the inline requests), or hand requests
+    /// over?
     fn has_wishes(&self, work: Work) -> bool;
 
     /// Is there work that must not wait for the workers that are busy?
@@ -56,11 +57,12 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
 
     /// The calling thread is about to sleep in poll(2) or the like. It hands queued requests over
     /// to the kernel, and collects completions. `told`: eventfds that have ended the thread's last
-    /// sleep. Before the next sleep, the thread calls this once more without any. `None`: the
-    /// context needs no such thread.
+    /// sleep. Before the next sleep, the thread calls this once more, with no eventfd in `told`.
+    /// `None`: the context needs no such thread.
     fn drive_in_poll(&self, told: &[RawFd]) -> Option<Collecting>;
 
-    /// The calling thread is about to sleep where completions do not wake it.
+    /// Leaves the context to threads of the engine: the calling thread is about to sleep where
+    /// completions do not wake it.
     fn leave_poll(&self);
 }
 
@@ -80,7 +82,7 @@ pub(crate) struct PoolEntry {
     /// Workers that serve the context, without released ones, if [`PoolEntry::round`] is the
     /// pool's.
     pub(super) active: AtomicUsize,
-    /// The pool's round when `active` was last updated.
+    /// The pool's round (how often it has released all workers) when `active` was last updated.
     pub(super) round: AtomicUsize,
     /// How often the context's own workers were released.
     pub(super) released: AtomicUsize,

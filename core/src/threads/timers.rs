@@ -18,8 +18,8 @@ use crate::sync::lock;
 
 /// The object that a deadline calls.
 pub trait Expire: Send + Sync {
-    /// The deadline has passed. Called by the thread of all deadlines, with no lock held: it must
-    /// not block.
+    /// Called when the deadline has passed, by the thread of all deadlines, with no lock held. It
+    /// must not block.
     fn expire(&self);
 }
 
@@ -178,7 +178,7 @@ impl Timers {
         }
     }
 
-    /// No deadline has come until `until`: the thread ends.
+    /// Does the thread end now? It does if no deadline was armed until `until`.
     fn retires(&self, until: Instant) -> bool {
         let mut state = lock(&self.state);
         let retires = state.armed.is_empty() && Instant::now() >= until;

@@ -1,5 +1,5 @@
-//! The watchdog: a slow tick for contexts whose requests may have been forgotten. It ticks only
-//! while there is such a context.
+//! The watchdog: a thread that checks, once in a tick, contexts whose requests may have been
+//! forgotten. It checks only while there is such a context.
 
 use std::sync::{Arc, Mutex, Weak};
 

@@ -63,7 +63,7 @@ impl<T> Admission<T> {
         if may_go(first) { line.requests.pop_front().ok_or(true) } else { Err(false) }
     }
 
-    /// The taken request was passed on or, if it `was_withdrawn`, given up.
+    /// Notes that the taken request was passed on or, if it `was_withdrawn`, given up.
     pub(crate) fn passed(&self, was_withdrawn: bool) {
         if was_withdrawn {
             lock(&self.line).withdrawn -= 1;
@@ -82,9 +82,9 @@ impl<T> Admission<T> {
         self.waiting.ready().saturating_add_signed(-line.withdrawn)
     }
 
-    /// One request was withdrawn. The caller calls [`run`](Self::run) afterwards, because the next
-    /// request may have room. Withdrawn requests stay in the line for a while. Now and then they
-    /// are removed, and returned to the caller.
+    /// Notes that one request was withdrawn. The caller calls [`run`](Self::run) afterwards,
+    /// because the next request may have room. Withdrawn requests stay in the line for a while. Now
+    /// and then they are removed, and returned to the caller.
     pub(crate) fn note_withdrawn(&self, is_withdrawn: impl Fn(&T) -> bool) -> Vec<T> {
         /// Fewer withdrawn requests than this stay in the line, because removing them visits all
         /// requests.

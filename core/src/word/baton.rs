@@ -391,8 +391,8 @@ mod loom_models {
         });
     }
 
-    /// Announced requests are seen, also if they were announced already and the submitter only
-    /// reads the word.
+    /// A holder sees a pushed request, also if another request was announced already, so that the
+    /// submitter only reads the word.
     fn submit_behind_a_holder(announce: impl Fn(&Baton) -> View + Send + Sync + 'static) {
         loom::model(move || {
             let model = Model::new();

@@ -21,7 +21,7 @@ impl Handover {
         Self { ready: AtomicUsize::new(0), busy: AtomicBool::new(false) }
     }
 
-    /// A request is ready. The caller calls [`run`](Self::run) afterwards.
+    /// Counts a request that is ready. The caller calls [`run`](Self::run) afterwards.
     #[inline]
     pub fn add(&self) {
         self.ready.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl Handover {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// `count` requests are no longer ready.
+    /// Counts `count` requests that are no longer ready.
     #[inline]
     pub fn sub(&self, count: usize) {
         self.ready.fetch_sub(count, Ordering::Relaxed);

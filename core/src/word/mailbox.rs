@@ -2,11 +2,12 @@
 //! submits one request and waits for it; the submit and the wait take one atomic step each.
 //!
 //! One word: `use << 12 | WATCHED | ALONE | slot + 1`. The thread that takes the slot out of the
-//! word has the request. That thread is a waiter that executes it, a submitter that has more and
-//! uses the ring, the watchdog, or a thread that cancels it. The count of uses makes every word a
-//! different one. A slot with the mark `ALONE` is the only request of its context that waits to be
-//! executed. No other slot was held when it was put here, and a thread that submits to another lane
-//! takes it out first. So its waiter need not check other lanes.
+//! word has the request. That thread is a waiter that executes it, the watchdog, or a thread that
+//! cancels it. Or it is a submitter that pushes more to the inline lane's ring. `WATCHED`: the
+//! watchdog checks the context. The count of uses makes every word a different one. A slot with the
+//! mark `ALONE` is the only request of its context that waits to be executed. No other slot was
+//! held when it was put here, and a thread that submits to another lane takes it out first. So its
+//! waiter need not check other lanes.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -42,8 +43,8 @@ impl Mailbox {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Puts a slot here; `alone`: it is the only held one. `Some(watched)` if the mailbox was
-    /// empty.
+    /// Puts a slot here; `alone`: it is the only held one. `Some` if the mailbox was empty: is it
+    /// watched?
     #[inline]
     pub(crate) fn put(&self, slot: u32, alone: bool) -> Option<bool> {
         let now = self.0.load(Ordering::Relaxed);
@@ -53,7 +54,7 @@ impl Mailbox {
         }
         let next = (now | field | if alone { ALONE } else { 0 }).wrapping_add(USE);
         // Release: the thread that takes the slot sees its contents. The exchange is also ordered
-        // with the sleepers' flag, as for the baton.
+        // with the sleepers' flag, as in `Baton::announce`.
         let swap = self.0.compare_exchange(now, next, Ordering::SeqCst, Ordering::Relaxed);
         swap.ok().map(|now| now & WATCHED != 0)
     }

@@ -55,7 +55,7 @@ impl Readers {
         fence(Ordering::SeqCst);
     }
 
-    /// Requests wait, and none was taken for long: another reader may come.
+    /// Lets another reader come, because requests wait, and none was taken for long.
     pub(crate) fn are_stuck(&self) {
         self.most.store(self.at_it.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }

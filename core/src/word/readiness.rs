@@ -79,18 +79,18 @@ impl Readiness {
         (readable || watched) && readable != has()
     }
 
-    /// A watcher comes. It then tries to take the lock and to settle.
+    /// Counts a watcher that comes. It then tries to take the lock and to settle.
     pub fn watch(&self) {
         self.watchers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// A watcher leaves.
+    /// Counts a watcher that leaves.
     pub fn unwatch(&self) {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A permanent watcher comes. True if it is the first.
+    /// Counts all permanent watchers as one. True for the first that comes.
     pub fn watch_for_ever(&self) -> bool {
         let first = !self.stays.swap(true, Ordering::Relaxed);
         if first {

@@ -1,9 +1,9 @@
 //! The right to collect a kernel lane's completions: one thread at a time has it, asleep or awake.
 //!
 //! While requests are in flight, a waiting thread has to have the right. A thread that gives it up
-//! wakes threads that sleep elsewhere. These have registered as sleepers of the completion queue
-//! first, and read this word afterwards. So either the thread that gives up the right sees the
-//! sleeper, or the sleeper sees that the right is free.
+//! wakes threads that sleep elsewhere, on the completion queue. These have registered as sleepers
+//! of the completion queue first, and read this word afterwards. So either the thread that gives up
+//! the right sees the sleeper, or the sleeper sees that the right is free.
 //!
 //! A signal handler may leave the sleep by a jump (siglongjmp(3)), and then nobody gives the right
 //! up. So the word names the thread that sleeps with the right. When that thread wants the right
@@ -82,8 +82,8 @@ impl Reaper {
         completions.has_sleepers()
     }
 
-    /// The right was given up while requests are in flight: wakes a thread that sleeps elsewhere,
-    /// which takes it.
+    /// Wakes a thread that sleeps elsewhere, so that it takes the right, which was given up while
+    /// requests are in flight.
     pub(crate) fn pass_on(&self, completions: &Completions) {
         if Self::sees_sleepers(completions) {
             completions.wake_now();
@@ -206,8 +206,9 @@ mod loom_models {
     }
 
     /// A submitter hands over, and copies a part of the request only afterwards. The thread that
-    /// collects the completion has to find that part. `has_the_right`: the submitter has the right
-    /// to collect meanwhile. If another thread has it, the submitter copies first.
+    /// collects the completion has to find that part. `has_the_right`: the submitter takes the
+    /// right to collect, and keeps it meanwhile. If another thread has the right, the submitter
+    /// copies first.
     fn is_whole(has_the_right: bool) {
         loom::model(move || {
             let reaper = Arc::new(Reaper::new());

@@ -43,10 +43,10 @@ impl Seats {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// Registers an fsync of `fd`. If a seat is free, the calling thread leads it until it is
-    /// empty. `link` gets the newest waiting slot, and has to make it reachable from `slot`. `link`
-    /// may be called again. After its first call, other threads may see `slot` waiting, whatever
-    /// the result.
+    /// Registers an fsync of `fd`. If a seat is free, the calling thread has the seat until no
+    /// fsync waits there. `link` gets the newest waiting slot, and has to make it reachable from
+    /// `slot`. `link` may be called again. After its first call, other threads may see `slot`
+    /// waiting, whatever the result.
     pub(crate) fn arrive(&self, fd: i32, slot: u32, mut link: impl FnMut(Option<u32>)) -> Arrival {
         loop {
             let Err(free) = self.join(fd, slot, &mut link) else { return Arrival::Waits };

@@ -285,7 +285,7 @@ fn zero_length_transfers_are_zero_and_never_wait() {
     let file = file_with(b"content");
     let (empty, _writer) = std::io::pipe().unwrap();
     let (_reader, mut full) = std::io::pipe().unwrap();
-    // SAFETY: asks for the capacity.
+    // SAFETY: no memory is passed.
     let capacity = unsafe { libc::fcntl(full.as_raw_fd(), libc::F_GETPIPE_SZ) };
     full.write_all(&vec![0; capacity as usize]).unwrap();
     for (fd, write) in [
@@ -574,7 +574,7 @@ fn more_waiting_requests_than_poll_takes_descriptors_still_complete() {
         // on one descriptor.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-        // SAFETY: a limit of this helper process.
+        // SAFETY: a live struct rlimit; the limit is that of this helper process.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         let mut context = context(256);
         let mut buffers = [[0u8; 1]; 200];

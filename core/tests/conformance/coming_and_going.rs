@@ -171,8 +171,9 @@ fn ten_thousand_contexts_leave_nothing_behind() {
         come_and_go(2000);
         let counts = || (entries_of("/proc/self/fd"), entries_of("/proc/self/task"));
         let (descriptors, threads) = counts();
-        // A leaked context takes at least 5 KiB, each time. The memory that the allocator keeps
-        // varies, and a thread without a CPU may hold many contexts for a while.
+        // 10,000 leaked contexts would take at least 50 MB, in each round. Without a leak a round
+        // may need memory, too: the allocator keeps a varying amount, and a thread without a CPU
+        // may hold many contexts for a while. So one round with little growth is enough.
         let grown = (0..5).map(|_| {
             let bytes = resident();
             come_and_go(10_000);

@@ -19,8 +19,8 @@ use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 /// This is longer than anything here takes on a working machine: only a hang gets this far.
 pub const LONG: Duration = Duration::from_secs(if cfg!(miri) { 1_000 } else { 30 });
 
-/// The engine of all contexts here: a name that [`EngineKind`] knows, or `faulty`, or `faulty:` and
-/// the name of the engine to which faults are added.
+/// The variable with the engine of all contexts here: a name that [`EngineKind`] knows, `faulty`,
+/// or `faulty:` and the name of the engine to which faults are added.
 pub const ENGINE: &str = "URINGLET_TEST_ENGINE";
 
 /// The value of [`ENGINE`]; `auto` by default.

@@ -1,10 +1,11 @@
 //! The suite for every engine in every sandbox. Each pair of these (a cell) has a process of its
 //! own.
 //!
-//! By default, the cells are every engine without a sandbox, `auto` in every sandbox, and every
-//! refusal. With `URINGLET_TEST_MATRIX=full` they are all (`ci/conformance.sh`). The cell of `auto`
-//! without a sandbox is the run that this test is part of. Results go to standard error in the
-//! harness's words, so that a count of tests includes them.
+//! By default, the cells are every engine without a sandbox, `auto` in every sandbox, and each pair
+//! whose sandbox refuses the engine. With `URINGLET_TEST_MATRIX=full` they are all pairs
+//! (`ci/conformance.sh`). The cell of `auto` without a sandbox is the run that this test is part
+//! of, unless the matrix is full. Results go to standard error in the harness's words, so that a
+//! count of tests includes them.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -150,7 +151,7 @@ enum Plan {
     Suite,
     Refusal(i32),
     Skipped(String),
-    /// Part of another run.
+    /// The cell is part of this run, or of the full matrix only. The text is for the table.
     Elsewhere(&'static str),
 }
 

@@ -345,7 +345,7 @@ fn fadvise_answers_as_its_call() {
     let (reader, _writer) = std::io::pipe().unwrap();
     for fd in [file.as_raw_fd(), reader.as_raw_fd()] {
         for advice in [libc::POSIX_FADV_WILLNEED, libc::POSIX_FADV_DONTNEED, 77] {
-            // SAFETY: a call on a descriptor; it gives the errno.
+            // SAFETY: a call on a descriptor. posix_fadvise(3) returns the errno.
             let expected = -unsafe { libc::posix_fadvise(fd, 0, 4096, advice) };
             assert_eq!(run(&mut context, Sqe::fadvise(fd, 0, 4096, advice as u32)), expected);
         }
@@ -422,8 +422,8 @@ fn close_closes_the_descriptor_and_only_once() {
     assert_eq!(run(&mut context, Sqe::fsync(file.as_raw_fd())), 0, "the original is open");
 }
 
-/// Closing another descriptor later would release a POSIX lock that the program has taken
-/// meanwhile.
+/// Closing another descriptor of the file later would release a POSIX lock that the program has
+/// taken meanwhile.
 #[test]
 fn a_file_has_no_other_descriptor_when_its_request_is_reaped() {
     let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ const LANE: usize = 3000;
 #[derive(Clone, Debug)]
 struct Transfer {
     write: bool,
-    /// Lengths of the parts; one is a plain read or write.
+    /// Lengths of the parts. With one part, the transfer is a plain read or write.
     parts: Vec<usize>,
     start: usize,
     seed: u64,

@@ -89,7 +89,7 @@ fn check<F: Future + Unpin>(what: &str, mut make: impl FnMut() -> F) {
     assert!(lets, "a loop over {what} never lets others run");
 }
 
-/// Checks an operation as it is, and one that was begun before it is awaited.
+/// Checks an operation as it is, one that was begun before it is awaited, and a cancelled one.
 fn check_op<O: Operation>(what: &str, mut make: impl FnMut() -> Op<O>) {
     check(what, &mut make);
     check(&format!("{what}, submitted"), || make().submit());

@@ -40,8 +40,8 @@ fn operations_in_the_background_are_few_among_the_others_and_go_in_order() {
                 while fs.in_flight() != (few, 20 - few) {
                     std::thread::yield_now();
                 }
-                // Two reads are withdrawn at the gate. A third one has passed the gate, and makes
-                // room.
+                // Two reads are dropped or cancelled while they are queued. A third one is in the
+                // engine, and its drop makes room.
                 drop(reads.pop());
                 let error = reads.pop().unwrap().cancel().await.0.unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));

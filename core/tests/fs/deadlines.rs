@@ -38,7 +38,7 @@ fn a_read_of_an_empty_pipe_times_out_with_its_buffer_on_every_executor_and_witho
     let elapsed = file.read_at(vec![7u8; 4], 0).deadline(begin + SHORT).wait().unwrap_err();
     assert!(begin.elapsed() >= SHORT);
     assert_eq!(elapsed.into_op().wait().1, [7; 4]);
-    // No read has taken these bytes.
+    // The reads that timed out take none of these bytes.
     writer.write_all(b"abcd").unwrap();
     let (count, buffer) = file.read_at(vec![0u8; 4], 0).timeout(LONG).wait().unwrap().unwrap();
     assert_eq!((count, &buffer[..]), (4, &b"abcd"[..]));

@@ -185,7 +185,7 @@ fn what_a_directory_opens_has_the_engine_of_the_operation() {
     assert_eq!(errno(below.read("x").wait()), late);
     assert_eq!(errno(below.replace("x", "").wait().0), late);
     assert_eq!(errno(file.metadata().wait()), late);
-    // The directory had no engine itself, and takes the process's.
+    // `dir` itself has no `Fs`, so this operation uses the `Fs` of the process.
     dir.open_dir("below").wait().unwrap();
 }
 

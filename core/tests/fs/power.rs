@@ -314,8 +314,8 @@ fn whatever_a_power_cut_leaves_of_a_replacement_that_is_given_up_is_old_or_new()
                 let (old, new) = (disk.settled("before"), content(number));
                 disk.allow([&old, &new]);
                 let replace = fs::replace(disk.file(), new.clone()).on(&own).submit();
-                // The crash comes at another moment each time, counted in requests to the file
-                // system.
+                // The replacement is dropped or cancelled at another moment each time, counted in
+                // requests to the file system.
                 for _ in 0..number % 10 {
                     std::fs::metadata(disk.file()).unwrap();
                 }

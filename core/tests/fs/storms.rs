@@ -85,7 +85,7 @@ impl<O: Operation> Future for Abandon<O> {
             return Poll::Ready(None);
         }
         self.polls -= 1;
-        // The future is polled again before it is woken, so that wakers are replaced.
+        // This wakes the task before the operation does. The next poll replaces the stored waker.
         context.waker().wake_by_ref();
         Poll::Pending
     }

@@ -126,8 +126,9 @@ impl Attempt for WaitChild {
     }
 }
 
-/// Waits until the children change their state, and tells the waits in `Waits`. Returns when no
-/// wait is left. The call here consumes no state, so a cancelled wait takes nothing.
+/// Waits until the children change their state, and ends the requests in [`WAITS`] that wait for
+/// them. Returns when no wait is left. The call here consumes no state, so a cancelled wait takes
+/// nothing.
 fn wait_for(awaited @ (kind, id, options, _): Awaited) {
     let Some(waits) = waits() else { return };
     loop {

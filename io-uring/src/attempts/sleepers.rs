@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 use uringlet::front::{self, Guard, lock_counted};
 
-/// What is done with the result of a wait.
+/// The function that gets the result of a wait.
 pub(crate) type Tell = Box<dyn FnOnce(i32) + Send>;
 
 /// How far a wait is.
@@ -17,7 +17,7 @@ enum Phase {
     Over,
 }
 
-/// A wait, and what is done with its result, once.
+/// A wait, and the function that gets its result, once.
 pub(super) struct Telling(Mutex<Phase>);
 
 impl Telling {
@@ -29,7 +29,8 @@ impl Telling {
         lock_counted(&self.0)
     }
 
-    /// Begins the wait: `start` has a thread wait. If that fails, the wait ends with `-ENOMEM`.
+    /// Begins the wait: `start` makes a thread wait. If `start` fails, the wait ends with
+    /// `-ENOMEM`.
     pub(super) fn begin(&self, tell: Tell, start: impl FnOnce() -> io::Result<()>) {
         let mut phase = self.lock();
         if matches!(*phase, Phase::Cancelled) {
@@ -79,7 +80,7 @@ impl fmt::Debug for Telling {
     }
 }
 
-/// Has a new thread wait.
+/// Makes a new thread, which calls `wait`.
 ///
 /// # Errors
 /// The thread cannot be made.

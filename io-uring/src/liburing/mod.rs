@@ -17,8 +17,9 @@ mod set_up;
 mod submit;
 mod wait;
 
-/// Bits of `int_flags`. The ring's descriptor was registered; it is also used so in
-/// io_uring_register(2); the ring's memory is the program's; waits do not count as waits for I/O.
+/// Bits of `int_flags`, in this order. The ring's descriptor was registered. Its index is also used
+/// in io_uring_register(2). The ring's memory is the program's. Waits do not count as waits for
+/// I/O.
 const REG_RING: u8 = 1;
 
 const REG_REG_RING: u8 = 2;
@@ -96,7 +97,8 @@ impl RingAt {
         }
     }
 
-    /// Publishes the entries that were filled in. Returns the number of entries that wait.
+    /// Publishes the entries that were filled in. Returns the number of entries that were not taken
+    /// from the queue yet.
     unsafe fn flush(self) -> u32 {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
@@ -126,7 +128,8 @@ impl RingAt {
         }
     }
 
-    /// The first completion that is not liburing's own (a timeout on an old kernel).
+    /// The first completion, or null. The original skips completions of its own timeouts, which it
+    /// needs on kernels without EXT_ARG. There are none here.
     unsafe fn peek(self) -> *mut Cqe {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
@@ -151,8 +154,8 @@ impl RingAt {
         if !unsafe { self.has(setup::SQPOLL) } {
             return true;
         }
-        // The tail before the flag: a thread that falls asleep writes and reads in the opposite
-        // order.
+        // The tail is written before the flag is read. The kernel's thread for SQPOLL sets the flag
+        // before it reads the tail.
         std::sync::atomic::fence(Ordering::SeqCst);
         // SAFETY: as above.
         let needs = unsafe { self.kernel_flags() & sq::NEED_WAKEUP != 0 };

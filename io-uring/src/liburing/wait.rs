@@ -23,7 +23,8 @@ unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
         let mut flags = wait.flags;
         // SAFETY: the callers' contract.
         let ready = unsafe { ring.ready() };
-        // Of the same check: a completion that comes in between is left to the next.
+        // The completion must be of the same check as `ready`. One that comes in between is left to
+        // the next round.
         // SAFETY: as above.
         let cqe = if ready == 0 { null_mut() } else { unsafe { ring.peek() } };
         let mut error = 0;

@@ -46,7 +46,7 @@ pub(super) fn unlink(fields: &Fields) -> Made {
     Ok(Call::Unlink { dir: fields.fd(), path, flags: fields.op_flags() })
 }
 
-/// A new name, or a further one (LINKAT).
+/// Renames a file, or gives it a further name (LINKAT).
 pub(super) fn rename(fields: &Fields) -> Made {
     let from = (fields.fd(), user::path(fields.addr())?);
     let to = (fields.len() as i32, user::path(fields.off())?);

@@ -29,7 +29,8 @@ pub(crate) enum Plan {
     /// The engine executes this entry, once the iovecs were copied. With a registered buffer: its
     /// number.
     Vectored(Sqe, Option<u16>),
-    /// A worker makes a call. A direct descriptor goes into the slot (or any).
+    /// A system call that the engine does not have. `Some`: the slot for the descriptor that it
+    /// opens.
     Call(Option<u32>, CallOf),
     CloseSlot(u32),
     Poll {
@@ -101,10 +102,10 @@ pub(crate) struct Timing {
     /// The time in the entry, in nanoseconds.
     pub(crate) period: u64,
     pub(crate) flags: u32,
-    /// The number of completions; 0 for none. For a multishot timeout: the expirations that are
-    /// left, or 0 without end.
+    /// The number of completions that end the timeout; 0: they do not end it. For a multishot
+    /// timeout: the expirations that are left, or 0 without end.
     pub(crate) count: u32,
-    /// The number of completions at which the timeout ends.
+    /// The ring's count of posted completions at which the timeout ends.
     pub(crate) at: u32,
 }
 
@@ -114,7 +115,7 @@ pub(crate) struct RingMessage {
     pub(crate) kind: u64,
     pub(crate) user_data: u64,
     pub(crate) len: u32,
-    /// The slot of a file.
+    /// The slot of a file in the sending ring.
     pub(crate) source: u64,
     /// For a file: the slot on the other ring, plus one. For data: the flags of the completion.
     pub(crate) target: u32,
@@ -251,7 +252,7 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
     if fields.personality() != 0 {
         return Err(Refused::Errno(-libc::EINVAL));
     }
-    // The most frequent entries need none of these checks.
+    // The most frequent entries need none of the row's checks.
     if matches!(opcode, op::READ | op::WRITE) && !selects {
         return Ok(Plan::Engine(fields.sqe(), None));
     }

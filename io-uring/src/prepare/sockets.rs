@@ -34,7 +34,7 @@ pub(super) fn plan_send_message(fields: &Fields) -> Planned {
 }
 
 /// The result of a second completion, which says that the memory is not needed any more. This
-/// completion follows errors, too, except for an entry that no ring accepts.
+/// completion follows errors, too, unless flags or the personality of the entry are refused.
 pub(crate) fn notice(fields: &Fields) -> Option<i32> {
     const WITHOUT: u8 = iosqe::CQE_SKIP | iosqe::BUFFER_SELECT | !iosqe::KNOWN;
     let has = has_notice(fields) && fields.flags() & WITHOUT == 0 && fields.personality() == 0;

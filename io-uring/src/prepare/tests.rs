@@ -166,7 +166,8 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     }
 }
 
-/// A multishot receive needs a group of buffers.
+/// A multishot receive needs a group of buffers, which these entries have not. So its flag is not
+/// taken.
 #[test]
 fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() {
     use op::*;

@@ -104,8 +104,8 @@ impl Locked<'_> {
         Ok(found.into_iter().map(|(_, at)| at).collect())
     }
 
-    /// Ends those found requests that are still in the ring. Returns their number, and the keys of
-    /// the requests that the engine has. `by` is the key of the cancel, if the cancel is a request.
+    /// Ends found requests that neither the engine nor a trying thread has. Returns their number,
+    /// and the keys of the others. `by` is the key of the cancel, if the cancel is a request.
     fn cancel_here(&mut self, found: &[u32], all: bool, by: Option<u64>) -> (i32, Vec<u64>) {
         let (mut done, mut keys, mut ends) = (0, Vec::new(), Vec::new());
         for &at in found {
@@ -132,7 +132,9 @@ impl Locked<'_> {
         (done, keys)
     }
 
-    /// Cancels requests for `by`. `None`: the engine has to be asked, and its answer ends `by`.
+    /// Cancels the requests `found`, for the request with the key `by`: a cancel, or a linked
+    /// timeout (`link`). Returns the result of that request. `None`: the engine is asked first, and
+    /// its answer ends that request.
     pub(super) fn cancel_these(
         &mut self,
         by: u64,
@@ -160,8 +162,7 @@ impl Locked<'_> {
         None
     }
 
-    /// IORING_REGISTER_SYNC_CANCEL: cancels the requests that the ring has. Returns their number,
-    /// and the keys of requests that the engine has.
+    /// IORING_REGISTER_SYNC_CANCEL: ends requests and returns keys, as `cancel_here`.
     pub(crate) fn cancel_now(&mut self, what: &Match) -> Result<(i32, Vec<u64>), i32> {
         let found = self.matching(NONE, what)?;
         Ok(self.cancel_here(&found, what.is_for_all(), None))

@@ -1,5 +1,5 @@
-//! The end of requests: the completion is posted, the place is freed, and the chain goes on or
-//! breaks.
+//! The end of requests: the completion is posted, the request's place in `State::requests` is
+//! freed, and the chain goes on or breaks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,7 +127,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Takes a request from where it waits.
+    /// Ends the wait of a request: its poll, its timer, or its turn in the queue of ready requests.
     fn disarm(&mut self, at: u32) {
         if let Some(edges) = self.request(at).edges.take() {
             service::unwatch(edges.poll, self.key(at), Arc::as_ptr(self.core).addr());
@@ -197,7 +197,8 @@ impl Locked<'_> {
         core.one_has_ended();
     }
 
-    /// Frees a request's place, and posts its completion, if it has one. A notice follows that.
+    /// Frees a request's place, and posts its completion, if it has one. If the request has a
+    /// notice (`Request::notice`), a second completion follows.
     fn post_end(&mut self, at: u32, cqe: Option<Cqe>, of_timeout: bool) {
         let notice = self.request(at).notice.take();
         self.let_go(at);

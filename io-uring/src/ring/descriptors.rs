@@ -15,7 +15,7 @@ use crate::sys;
 use crate::tuning::{NUMBER_TRIES, SIGNAL_TRIES};
 
 impl Core {
-    /// Clears the descriptor if the program has reaped what made it readable.
+    /// Makes the descriptor unreadable if the program has reaped all completions.
     pub(crate) fn freshen(self: &Arc<Self>) {
         if self.is_stale() {
             self.settle();
@@ -38,8 +38,8 @@ impl Core {
         }
     }
 
-    /// Duplicates the ring's descriptor, so that it outlives the program's. Without a duplicate,
-    /// the program's is always readable.
+    /// Duplicates the ring's descriptor, so that it outlives the program's. If no duplicate can be
+    /// made, the program's descriptor is made readable for good.
     fn hold(&self, fd: i32) {
         if self.eventfd.get().is_none() {
             match OwnDescriptor::duplicate(fd) {

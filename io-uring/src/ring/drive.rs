@@ -289,8 +289,8 @@ impl Core {
         true
     }
 
-    /// Hands some ready requests to the engine. False: the engine has no room for the next request,
-    /// or another thread has the lock. That thread passes requests on afterwards.
+    /// Hands the first ready requests to the engine. False: the engine has not accepted all of
+    /// them, or another thread has the lock. That thread passes requests on afterwards.
     fn pass_on_now(self: &Arc<Self>, engine: &Instance) -> bool {
         let entry = Entry { sqe: Sqe::nop(), data: 0, notify: -1 };
         // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else

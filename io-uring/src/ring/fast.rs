@@ -96,8 +96,9 @@ impl Core {
             (*place.sqe, *place.data, *place.notify) = (entry.sqe, entry.data, entry.notify);
             Ok(())
         };
-        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2). A vector that
-        // the kernel does not take is not accepted here.
+        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2). If the kernel
+        // does not take a vector at once, the engine refuses the request instead of reading the
+        // vector.
         let submitted = unsafe { engine.submit_single(fill, |_| Err(-libc::EAGAIN)) };
         if submitted.is_none_or(|submitted| submitted.accepted == 0) {
             let locked = self.go_on(fields, thread, Some(key));
@@ -107,9 +108,9 @@ impl Core {
         true
     }
 
-    /// For an entry that was taken out of the queue, and may have become a request with this key.
-    /// It goes through the ring's queue to the engine. The function is not inlined, so that the
-    /// usual entries do not need its stack frame.
+    /// Passes an entry to the engine through the ring's queue. The entry was taken out of the
+    /// submission queue, and may have become a request with this key. The function is not inlined,
+    /// so that the usual entries do not need its stack frame.
     #[cold]
     #[inline(never)]
     fn go_on(self: &Arc<Self>, fields: &Fields, thread: u32, key: Option<u64>) -> Locked<'_> {
@@ -392,7 +393,7 @@ mod tests {
         let skipped = |reason| println!("SKIPPED {NAME}: {reason}");
         let Some(file) = direct_file() else { return skipped("no direct I/O here") };
         let (mut ring, fd) = (Ring::new(), file.as_raw_fd());
-        // An event loop's ring: the program does not come to wait.
+        // As in an event loop: the engine must not expect a thread that waits for the ring.
         ring.core.told.store(true, Ordering::Relaxed);
         let mut pages = Box::new(Pages([0; 8192]));
         let half = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 4096 };

@@ -1,8 +1,9 @@
 //! Finds requests by a key: cancels and updates name a user data, and close(2) a descriptor. A
 //! program may have 100,000 requests that wait, and none of these calls looks at all of them.
 //!
-//! A hash table of linked lists. The links are stored by the places of the requests. Adding and
-//! removing write a few words, and allocate only when there are more requests than ever before.
+//! A hash table of linked lists. The links are stored by the *place* of the request, its index in
+//! `State::requests`. Adding and removing write a few words, and allocate only when there are more
+//! requests than ever before.
 
 use crate::chains::NONE;
 
@@ -18,7 +19,7 @@ struct Link {
 
 const UNLISTED: Link = Link { key: 0, newer: NONE, older: NONE, is_listed: false };
 
-/// A hash table of requests. A request is named by its index in `State::requests`, its place.
+/// A hash table of requests. A request is named by its place.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// The newest request of each list. The length is a power of two, or 0.

@@ -33,7 +33,7 @@ impl Locked<'_> {
             }
             Plan::Timeout(timing) => self.begin_timeout(at, timing),
             Plan::TimeoutRemove { of, update } => Some(self.change_timeout(of, update)),
-            // Without a target, because that has ended already.
+            // The target of the timeout has ended before the timeout was set.
             Plan::LinkTimeout(_) => Some(-libc::ECANCELED),
             Plan::Cancel(what) => self.begin_cancel(at, what),
             Plan::FilesUpdate { fds, count, offset } => {
@@ -118,8 +118,8 @@ impl Locked<'_> {
         (self.request(at).opcode == op::SEND_ZC || refused == -libc::EBADF).then_some(refused)
     }
 
-    /// Has a worker or this thread make a call. `slot`: the slot for the opened file, if the entry
-    /// names one.
+    /// Makes a worker or this thread execute the request's call. `slot`: the slot for the opened
+    /// file, if the entry names one.
     fn issue_call(&mut self, at: u32, slot: Option<u32>) -> Option<i32> {
         if let Err(errno) = self.aim_call(at) {
             return Some(errno);

@@ -23,7 +23,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Has a call tried without the lock.
+    /// Lets a call be tried without the lock, as a task.
     pub(super) fn try_socket(&mut self, at: u32) {
         let Some((number, socket)) = self.socket(at) else { return };
         if !self.take_buffer(at, &socket) {

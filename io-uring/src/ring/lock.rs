@@ -60,7 +60,8 @@ impl Core {
         Some(locked)
     }
 
-    /// Has mail read: by this thread, or by the one that has the lock. Does not wait.
+    /// Reads mail if the lock is free. Otherwise leaves it to the thread that has the lock. Does
+    /// not wait.
     pub(super) fn bring(self: &Arc<Self>, mail: Mail) -> After {
         if let Some(mut locked) = self.try_lock() {
             locked.read(mail);
@@ -71,7 +72,8 @@ impl Core {
         self.try_lock().map(Locked::give_back).unwrap_or_default()
     }
 
-    /// Right after the lock was released: must it be taken once more? Called after a fence.
+    /// Right after the lock was released: must it be taken once more? Begins with a fence, in
+    /// `Readiness::has_missed`.
     fn has_missed(&self) -> bool {
         self.readiness.has_missed(|| self.completions() > 0) || self.inbox.has_mail()
     }

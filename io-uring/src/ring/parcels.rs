@@ -1,5 +1,5 @@
-//! MSG_RING: messages from one ring to another. No thread holds a ring's lock while it takes
-//! another ring's lock or waits for it. A busy ring reads the parcel as mail.
+//! MSG_RING: messages (*parcels*) from one ring to another. No thread holds a ring's lock while it
+//! takes another ring's lock or waits for it. A busy ring reads the parcel as mail.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,8 @@ use crate::prepare::RingMessage;
 use crate::sys;
 
 impl Locked<'_> {
-    /// Sends a parcel to the ring of a request. `None`: the request ends later.
+    /// Sends a parcel to the ring that the request's descriptor names. `None`: the request ends
+    /// later.
     pub(super) fn send_parcel(&mut self, at: u32, what: RingMessage) -> Option<i32> {
         let fd = self.number(at);
         let Some(peer) = self.core().registry.peer(fd) else {
@@ -46,7 +47,8 @@ impl Locked<'_> {
         })
     }
 
-    /// Executes a parcel. Returns the result for the request that has sent it.
+    /// Puts the file and the completion of a parcel into this ring. Returns the result for the
+    /// request that has sent it.
     pub(super) fn open_parcel(&mut self, parcel: Parcel) -> i32 {
         let core = self.core;
         if core.disabled.load(Ordering::Relaxed) || core.closing.load(Ordering::Relaxed) {

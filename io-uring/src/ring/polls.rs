@@ -34,8 +34,8 @@ impl Core {
         }
     }
 
-    /// A thread has submitted, and goes on without a sleep: it tries the receives that were left
-    /// untried and whose sockets have data.
+    /// A thread has submitted, and goes on without a sleep: it tries the receives that wait without
+    /// a first try, if their sockets have data.
     #[inline]
     pub(crate) fn look_for_untried(&self) {
         if self.untried.load(Ordering::Relaxed) && self.untried.swap(false, Ordering::Relaxed) {
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// May threads that wait for the ring take events? No if the program is notified of
-    /// completions, and does other work meanwhile.
+    /// completions, and does other work meanwhile. No, too, once `waits_apart` is set.
     fn may_sit(&self) -> bool {
         !self.told.load(Ordering::Relaxed) && !self.waits_apart.load(Ordering::Relaxed)
     }

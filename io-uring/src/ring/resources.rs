@@ -41,7 +41,7 @@ pub(crate) trait Resource: Sized {
         known: &mut Self::Known,
     ) -> Result<Wanted<Self>, i32>;
 
-    /// A slot no longer has this content.
+    /// Releases the content that a slot had.
     fn release(locked: &mut Locked<'_>, one: Option<Arc<Registered<Self>>>);
 }
 
@@ -236,7 +236,8 @@ pub(crate) fn put_buffers(
     if grows { Ok(0) } else { Err(-libc::ENOMEM) }
 }
 
-/// A file of a descriptor, to be registered. One copy for each number.
+/// A file of a descriptor, to be registered. `known` has the files of this call: one duplicate for
+/// each number.
 fn file_of(registry: &dyn Registry, fd: i32, known: &mut Vec<(i32, File)>) -> Result<File, i32> {
     if let Some((_, file)) = known.iter().find(|(number, _)| *number == fd) {
         return Ok(file.clone());
@@ -304,7 +305,7 @@ impl Locked<'_> {
                 })
                 .and_then(|file| match self.install(INDEX_ALLOC, file) {
                     slot if slot < 0 => Err(slot),
-                    // SAFETY: of the program's list.
+                    // SAFETY: the place is in the list that the program has named.
                     slot => unsafe { user::write(place, slot) },
                 });
             match installed {

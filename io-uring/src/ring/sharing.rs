@@ -65,7 +65,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Continues where the former owner has ended.
+    /// Takes over the queues of the former owner, and completes the requests that it has left if it
+    /// was busy.
     #[cold]
     fn adopt(&mut self, was_busy: bool) {
         let memory = &*self.core.memory;

@@ -136,7 +136,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Has a separate thread wait for the request.
+    /// Makes a separate thread wait for the request.
     fn sleep(&mut self, at: u32) -> Option<i32> {
         let key = self.key(at);
         let Some(sleeper) = self.socket(at).and_then(|(_, socket)| socket.sleeper()) else {
@@ -207,7 +207,7 @@ impl Locked<'_> {
         true
     }
 
-    /// Has a call tried when its socket is ready, or returns a negative errno.
+    /// Lets a call be tried when its socket is ready, or returns a negative errno.
     fn wait_for_socket(&mut self, at: u32) -> Option<i32> {
         let (number, socket) = self.socket(at)?;
         let misses = socket.misses();

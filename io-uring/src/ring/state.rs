@@ -168,10 +168,10 @@ impl State {
 /// This process's part in sharing the ring, under the ring's lock.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    /// This process is the owner, and busy.
+    /// This process is the ring's owner (`shared/page.rs`), and busy.
     pub(super) owns: bool,
-    /// Other processes use the ring: the journal is kept. The engine leaves no request to a thread
-    /// that may come to wait.
+    /// Other processes use the ring: the journal is kept, and the engine leaves no request to a
+    /// waiting thread.
     pub(super) is_shared: bool,
     /// A timer for waiting completions is set.
     pub(super) flushes: bool,
@@ -203,7 +203,7 @@ pub(crate) struct Core {
     pub(super) trying: AtomicU32,
     /// The last vector that was seen had few bytes, so the next one is expected to have as few.
     pub(super) expects_small_vectors: AtomicBool,
-    /// Receives were submitted that were left untried.
+    /// Receives were submitted that wait for an event without a first try.
     pub(crate) untried: AtomicBool,
     /// Threads that execute what they submit. Changed under the lock.
     pub(super) executing: AtomicU32,
@@ -212,11 +212,12 @@ pub(crate) struct Core {
     pub(super) handover: Handover,
     /// Room for the entries of the thread that passes requests on.
     pub(super) passed_on: Mutex<Vec<Entry>>,
-    /// The program is notified of completions, and may not come to wait.
+    /// The program is notified of completions. Possibly none of its threads waits for the ring.
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
     /// The poll thread takes the events of polls, and waiting threads do not. Set when a waiting
-    /// thread found the seat taken, or slept where no event of the epoll wakes it.
+    /// thread found the seat (`service/seat.rs`) taken, or slept where no event of the epoll wakes
+    /// it.
     pub(super) waits_apart: AtomicBool,
     pub(super) instance: OnceLock<Weak<Instance>>,
 }
@@ -398,7 +399,7 @@ impl Locked<'_> {
         self.core
     }
 
-    /// The request with this key, if its place was not reused.
+    /// The index of the request with this key, unless another request has the index now.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         let at = key as u32;
         let request = self.state.requests.get(at as usize)?;
@@ -430,7 +431,7 @@ impl Locked<'_> {
         self.place()
     }
 
-    /// A free place for a request that `Core::one_was_taken` has counted.
+    /// A free place in `State::requests`, for a request that `Core::one_was_taken` has counted.
     pub(super) fn place(&mut self) -> u32 {
         let at = self.state.free.pop().unwrap_or_else(|| {
             self.state.requests.push(Request::new());

@@ -100,7 +100,7 @@ impl Locked<'_> {
         Some((at, answer))
     }
 
-    /// Fills a place with a request that was prepared before the lock was taken.
+    /// Fills the place `at` with a request that was prepared before the lock was taken.
     pub(super) fn fill(&mut self, at: u32, request: Request) {
         if matches!(request.opcode, op::READV | op::WRITEV) {
             self.core.saw_vector(request.expected);
@@ -213,7 +213,7 @@ impl Locked<'_> {
         self.begin_link_timeout(at);
     }
 
-    /// Has the submitting thread try a read or a write without the lock. False: the request cannot
+    /// Lets the submitting thread try a read or a write without the lock. False: the request cannot
     /// be tried, or would overtake a request that the engine has. A write may wait, and later
     /// entries of its batch must not wait for it.
     fn is_tried(&mut self, at: u32) -> bool {

@@ -24,7 +24,7 @@ use crate::sys;
 
 const PROGRAMS: u64 = 300;
 const STEPS: u32 = 60;
-/// Few places, so that the queues are full at times.
+/// Few entries, so that the queues are full at times.
 const ENTRIES: u32 = 8;
 static HOUR: Timespec = Timespec { seconds: 3600, nanoseconds: 0 };
 const THREADS: [u32; 2] = [1, 2];
@@ -226,7 +226,8 @@ impl Model {
         [first, off, addr, third, user_data, 0, 0, 0]
     }
 
-    /// Submits some entries. Entries after a refused one stay in the queue, and are taken back.
+    /// Submits a batch of random entries. Entries after a refused one stay in the queue, and are
+    /// taken back.
     fn submit(&mut self) {
         let count = 1 + self.random.below(ENTRIES.into());
         let entries: Vec<[u64; 8]> = (1..=count)
@@ -317,7 +318,7 @@ impl Model {
         }
     }
 
-    /// A timer or a poll of some request occurs, perhaps of one that has ended.
+    /// A timer expires, or a poll gets an event. Its request may have ended.
     fn happen(&mut self) {
         let mut waiting: Vec<(u64, Stage)> = self.with(|locked| {
             let all: Vec<(u32, Stage)> = locked.live().map(|(at, one)| (at, one.stage)).collect();
@@ -544,13 +545,13 @@ impl Drop for Model {
     fn drop(&mut self) {
         let rings = self.cqes.addr() - Memory::cq_offsets().cqes as usize;
         for at in [self.sqes.addr(), rings] {
-            // SAFETY: mapped when it was made.
+            // SAFETY: mapped by `new`, and used by this model alone.
             unsafe { sys::unmap(at as *mut u8, 4096) };
         }
     }
 }
 
-/// A close of its descriptor finds each request that may still use the number.
+/// Checks that a close of a number finds each request that may still use the number.
 fn check_numbers(locked: &Locked<'_>) {
     for (at, one) in locked.live() {
         let uses = matches!(
@@ -636,7 +637,7 @@ fn a_request_on_its_way_to_the_engine_has_its_file_when_the_number_is_closed() {
         assert!(number != fd && sys::is_same_file(number, kept.number()), "{number}");
         refused
     });
-    // SAFETY: made above.
+    // SAFETY: made above, and used by nobody else.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
 }
 

@@ -22,8 +22,9 @@ use crate::timers::Timer;
 /// events wait in one line.
 pub(super) type Line = (i32, i16);
 
-/// An edge-triggered poll for a call on a socket that was tried in vain many times. The socket may
-/// stay ready although the call would wait, for example with an empty error queue.
+/// An edge-triggered poll for a call on a socket of which more than `VAIN_TRIES` tries would have
+/// waited. The socket may stay ready although the call would wait, for example with an empty error
+/// queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edges {
     pub(super) poll: Poll,
@@ -79,7 +80,7 @@ pub(super) enum Stage {
 pub(super) enum Overtaken {
     /// The request is a read, and other reads may overtake it.
     ByReads,
-    /// No request may overtake it: programs may count on an order, which many file systems keep.
+    /// No request may overtake it: programs may rely on the order, which many file systems keep.
     ByNone,
 }
 
@@ -95,7 +96,7 @@ pub(super) struct Request {
     pub(super) plan: Plan,
     /// The negative errno with which the request ends instead of starting, or of waiting any
     /// longer; 0: none. Set for a refused entry, for the head of a chain with a refused entry, and
-    /// by some cancels.
+    /// by cancels that cannot end the request at once.
     pub(super) refused: i32,
     /// The next request of its chain.
     pub(super) next: u32,
@@ -136,7 +137,7 @@ pub(super) struct Request {
     pub(super) counted_up: u32,
     /// A poll that each thread checks when it enters the ring.
     pub(super) looked_at: bool,
-    /// The result of a second completion.
+    /// The result of a second completion (SEND_ZC).
     pub(super) notice: Option<i32>,
     /// Nothing is started before this cancel is answered.
     pub(super) asks: bool,
@@ -263,7 +264,7 @@ pub(super) enum Task {
     Call(u64, Box<Call>),
     /// Tries a call on a socket, for the request with this key.
     Try(u64, i32, Arc<Socket>),
-    /// Has a separate thread wait for the request with this key.
+    /// Makes a separate thread wait for the request with this key.
     Sleep(u64, Arc<dyn Sleeper>),
     /// Drops a file that nobody uses any more.
     Drop(File),
@@ -328,8 +329,8 @@ pub(crate) trait Registry: fmt::Debug + Send + Sync {
     fn has(&self, fd: i32) -> bool;
     /// The ring that this number names.
     fn peer(&self, fd: i32) -> Option<Arc<dyn Peer>>;
-    /// A descriptor is watched by epoll, a poll or the like.
+    /// Notes that a descriptor is watched by epoll, a poll or the like.
     fn is_polled(&self, fd: i32);
-    /// Is the descriptor of any ring watched in this way?
+    /// May the descriptor of a ring be watched by an epoll?
     fn any_is_polled(&self) -> bool;
 }

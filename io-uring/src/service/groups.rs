@@ -28,7 +28,7 @@ pub(crate) struct Watch {
     pub(crate) events: u32,
     /// The poll is a multishot: it stays after an event, and reports the next edge.
     pub(crate) multi: bool,
-    /// A receive from a socket waits, and has been tried in vain. The registration stays for the
+    /// A receive from a socket waits, and a try has found no data. The registration stays for the
     /// next one.
     pub(crate) stays: bool,
 }
@@ -148,7 +148,8 @@ pub(super) struct Groups {
     pub(super) round: u32,
     /// A timer is set for the next time that groups are confirmed.
     pub(super) is_timed: bool,
-    /// An event was taken that no group has asked for, and the number of such times in a row.
+    /// The last take had a stray event, which no group has asked for; and the number of such takes
+    /// in a row.
     is_stray: bool,
     strays: u32,
 }
@@ -162,7 +163,7 @@ impl Groups {
                 [epoll, bell].into_iter().filter(|&fd| fd >= 0).for_each(|fd| _ = sys::close(fd));
                 return Err(epoll.min(bell));
             }
-            // The copies have numbers that programs do not expect.
+            // The copies have numbers from 40 on: programs choose lower numbers by hand.
             let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
                 Some(own) => {
                     // A system call of this library closes the descriptor. The exported close(2)
@@ -215,7 +216,7 @@ impl Groups {
     }
 
     /// A member joins a group without a system call. If the program has closed the number unseen,
-    /// and uses it again, nothing is registered: [`confirm`](Self::confirm) finds that.
+    /// and uses it again, its new file is not registered: [`confirm`](Self::confirm) finds that.
     fn trust(&mut self, token: u64) {
         let round = self.round;
         let group = self.groups.get_mut(&token);
@@ -317,8 +318,9 @@ impl Groups {
         }
     }
 
-    /// Events were taken. A file whose number the program has closed unseen may live on, and be
-    /// ready for good: nothing but another epoll ends that.
+    /// Events were taken. Replaces the epoll if too many takes in a row had stray events. Their
+    /// file has lost its number unseen, and may stay open and ready: only another epoll ends the
+    /// events.
     pub(super) fn were_taken(&mut self) {
         self.strays = if std::mem::take(&mut self.is_stray) { self.strays + 1 } else { 0 };
         let Some(epoll) = self.epoll.as_ref().filter(|_| self.strays > STRAYS) else { return };
@@ -329,7 +331,7 @@ impl Groups {
         for (&token, group) in self.groups.iter().filter(|(_, group)| group.armed != 0) {
             sys::epoll_ctl(other, libc::EPOLL_CTL_ADD, group.fd, group.mask(), token);
         }
-        // Threads that sleep on the former epoll are woken by that file.
+        // Threads that sleep on the former epoll are woken, because the stray file is ready there.
         sys::replace(epoll.number(), other);
         sys::close(other);
         self.strays = 0;

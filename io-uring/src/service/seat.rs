@@ -1,4 +1,5 @@
-//! The seat: a thread that waits in io_uring_enter(2) takes events itself meanwhile.
+//! The seat: the right of one thread that waits in io_uring_enter(2) to take events out of the
+//! epoll itself.
 //!
 //! The word `holder` is a hint, and a mistake loses nothing. The poll thread sleeps on the same
 //! epoll, and events stay there until a thread takes them. The poll thread only leaves events alone
@@ -8,15 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 
-/// The holder has not come for events: it executes something else, or has left by a jump
-/// (siglongjmp(3)).
+/// The holder has not taken events that were there: it executes something else, or has left by a
+/// jump (siglongjmp(3)).
 const LATE: u32 = 1 << 31;
 
 #[derive(Debug, Default)]
 pub(super) struct Seat {
     /// The thread that has the seat (gettid(2)), or 0.
     holder: AtomicU32,
-    /// How many times the seat was left, or requests were executed for its events.
+    /// How many times the seat was left, or a thread executed requests for events that it had
+    /// taken.
     turns: AtomicU32,
 }
 
@@ -26,7 +28,8 @@ impl Seat {
         let me = sys::thread_id() as u32;
         let exchange =
             |from| self.holder.compare_exchange(from, me, Ordering::Acquire, Ordering::Relaxed);
-        // The thread has left its sleep by a jump, or is in a signal handler.
+        // If this thread has the seat already, it has left its sleep by a jump, or is in a signal
+        // handler.
         let is_its_own = |now| now & !LATE == me && exchange(now).is_ok();
         exchange(0).map_or_else(is_its_own, |_| true)
     }
@@ -55,7 +58,7 @@ impl Seat {
         holder != 0 && holder & LATE == 0
     }
 
-    /// The thread that may have the seat has not come for events.
+    /// The thread that may have the seat has not taken events that were there.
     pub(super) fn is_late(&self) {
         let late = |now| (now != 0).then_some(now | LATE);
         let _ = self.holder.fetch_update(Ordering::Relaxed, Ordering::Relaxed, late);

@@ -1,4 +1,5 @@
-//! Sockets that receives wait for: they stay registered while receives come and go.
+//! Sockets that receives wait for: they stay registered while receives come and go. A try of a
+//! receive is *in vain* if it finds no data.
 
 use crate::tuning::{UNCLAIMED, UNTRIED};
 

@@ -16,7 +16,8 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The state of a record, in its upper half; the lower half has a place in a queue.
+/// The state of a record, in its upper half. The lower half has a place: a value of a queue's head
+/// or tail.
 const TAKING: u64 = 1 << 32;
 const LIVE: u64 = 2 << 32;
 const POSTING: u64 = 3 << 32;

@@ -1,4 +1,4 @@
-//! Rings that several processes use: one that was made before a fork(2).
+//! A ring that several processes use, because it was made before a fork(2).
 
 pub(crate) mod journal;
 pub(crate) mod page;

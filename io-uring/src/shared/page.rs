@@ -118,8 +118,8 @@ impl Page {
         fence(Ordering::SeqCst);
     }
 
-    /// Must sleepers be woken? Asked after a post, and after a fence. Sleepers that continue
-    /// announce themselves again: a killed one is not waited for.
+    /// Must sleepers be woken? Asked after a post, and after a fence. Clears the flag: a sleeper
+    /// that sleeps on sets it again, and a killed one does not.
     #[inline]
     pub(crate) fn takes_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) != 0 && self.sleepers.swap(0, Ordering::Relaxed) != 0
@@ -131,7 +131,7 @@ mod tests {
     use super::{BUSY, Claim, Page};
 
     fn page() -> Page {
-        // SAFETY: zero is a number.
+        // SAFETY: all fields are numbers, for which zero is valid.
         #[allow(unsafe_code)]
         unsafe {
             std::mem::zeroed()

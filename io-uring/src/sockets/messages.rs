@@ -127,7 +127,7 @@ impl Header {
             return Ok(());
         }
         if self.name.0 != 0 {
-            // SAFETY: of the header that the program has named for this.
+            // SAFETY: the place is in the header that the program has named for this.
             unsafe { user::write(at + NAME_LEN, message.msg_namelen) }?;
         }
         let len = message.msg_controllen as u64;

@@ -7,12 +7,12 @@ use syscalls::Sysno;
 
 pub(crate) fn send(fd: i32, at: u64, len: usize, flags: c_int, name: &[u8]) -> i32 {
     let to = if name.is_empty() { std::ptr::null() } else { name.as_ptr() };
-    // SAFETY: a name, and the program's buffer.
+    // SAFETY: the name lives through the call. The kernel checks the program's buffer.
     unsafe { call!(sendto, fd, at, len, flags, to, name.len()) as i32 }
 }
 
 pub(crate) fn receive(fd: i32, at: u64, len: usize, flags: c_int) -> i32 {
-    // SAFETY: the program's buffer.
+    // SAFETY: the kernel checks the address, which is the program's.
     unsafe { call!(recvfrom, fd, at, len, flags, 0, 0) as i32 }
 }
 
@@ -29,32 +29,32 @@ pub(crate) fn transfer(fd: i32, is_send: bool, message: &mut libc::msghdr, flags
 }
 
 pub(crate) fn accept(fd: i32, name: u64, len: u64, flags: c_int) -> i32 {
-    // SAFETY: addresses of the program's.
+    // SAFETY: the kernel checks the addresses, which are the program's.
     unsafe { call!(accept4, fd, name, len, flags) as i32 }
 }
 
 pub(crate) fn connect(fd: i32, name: &[u8]) -> i32 {
-    // SAFETY: a name.
+    // SAFETY: the name lives through the call.
     unsafe { call!(connect, fd, name.as_ptr(), name.len()) as i32 }
 }
 
 pub(crate) fn bind(fd: i32, name: &[u8]) -> i32 {
-    // SAFETY: a name.
+    // SAFETY: the name lives through the call.
     unsafe { call!(bind, fd, name.as_ptr(), name.len()) as i32 }
 }
 
 pub(crate) fn listen(fd: i32, backlog: c_int) -> i32 {
-    // SAFETY: numbers.
+    // SAFETY: only numbers are passed.
     unsafe { call!(listen, fd, backlog) as i32 }
 }
 
 pub(crate) fn shutdown(fd: i32, how: c_int) -> i32 {
-    // SAFETY: numbers.
+    // SAFETY: only numbers are passed.
     unsafe { call!(shutdown, fd, how) as i32 }
 }
 
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> i32 {
-    // SAFETY: numbers.
+    // SAFETY: only numbers are passed.
     unsafe { call!(socket, domain, kind, protocol) as i32 }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn get_option(fd: i32, (level, which): (c_int, c_int), at: u64, len: 
 
 /// setsockopt(2) from the program's memory.
 pub(crate) fn set_option(fd: i32, (level, which): (c_int, c_int), at: u64, len: u32) -> i32 {
-    // SAFETY: an address of the program's.
+    // SAFETY: the kernel checks the address, which is the program's.
     unsafe { call!(setsockopt, fd, level, which, at, len) as i32 }
 }
 

@@ -1,4 +1,4 @@
-//! The filter: a program for the kernel (seccomp(2), and its manual's BPF).
+//! The filter for seccomp(2): a program in classic BPF, which the kernel runs for each system call.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

@@ -10,17 +10,17 @@
 //! | `syscall` | the same |
 //! | what follows | what the stub comes back to |
 //!
-//! A call whose number comes in another way keeps its instruction, and so does one that is reached
-//! from elsewhere: these come as signals (`signal.rs`). If all of a text's calls have become jumps,
-//! it needs no filter.
+//! Two kinds of calls keep their instruction: a call whose number is loaded in another way, and a
+//! call that a jump reaches behind the load. These come as signals (`signal.rs`). If all of a
+//! text's calls have become jumps, it needs no filter.
 //!
 //! Only functions in the unwind tables are changed: bytes elsewhere may look like code. It is done
 //! while the process has one thread. It is done through `/proc/self/mem`, which changes the
 //! process's own copy of a page and not its protection. If anything of this is refused, the calls
 //! come as signals.
 //!
-//! No function of the C library is called here: the program may export one of that name, which may
-//! need the program to have begun.
+//! System calls are made here without the C library's functions. The program may export a function
+//! of the same name, which may need an initialization that has not run yet.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -74,7 +74,8 @@ enum Number {
 fn movable(code: &[u8]) -> usize {
     let rex = code.first().copied().filter(|byte| byte & 0xf0 == 0x40);
     let prefix = usize::from(rex.is_some());
-    // Bits of the prefix: the upper registers in the two fields, and 64 bits.
+    // REX.B and REX.R select an upper register in the fields `rm` and `reg`. REX.W: the operand has
+    // 64 bits.
     let [b, r, w] = [1, 4, 8].map(|bit| rex.unwrap_or(0) & bit != 0);
     let Some(&[op, mode]) = code.get(prefix..prefix + 2) else { return 0 };
     // rax and rsp have the numbers 0 and 4 among the lower registers.
@@ -181,8 +182,8 @@ fn sites(text: &[u8]) -> (Vec<Site>, bool) {
 }
 
 unsafe extern "C" {
-    /// libgcc's function: the unwind table's entry for a place, or null. The three words are for
-    /// bases.
+    /// libgcc's function: the unwind table's entry for a place, or null. It fills the three words
+    /// with base addresses.
     fn _Unwind_Find_FDE(place: *const c_void, bases: *mut [usize; 3]) -> *const c_void;
 }
 
@@ -247,7 +248,7 @@ impl Jumps {
         });
         let written = written.count();
         if written == 0 {
-            // SAFETY: nothing leads there.
+            // SAFETY: no jump leads to these pages.
             unsafe { sys::unmap(stubs as *mut u8, len) };
         }
         written == self.sites.len()

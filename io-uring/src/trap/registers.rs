@@ -33,8 +33,9 @@ static INITIAL: Initial = {
 };
 
 /// The same effect as a system call: all registers are preserved but `rax`, which has the answer,
-/// and `rcx` and `r11`. On the stack are the address of the stub, the number, `back`, and 128 bytes
-/// of the program's. To an unwinder the caller is the program's function, without the stub between.
+/// and `rcx` and `r11`. The stack has, from its top: the return address in the stub, the number,
+/// the address to continue at, and 128 bytes of the program's. To an unwinder the caller is the
+/// program's function, without the stub between.
 ///
 /// XSAVEC and XRSTOR take ten times as long as sixteen moves. They are needed only if the program
 /// has something in the larger registers, which XGETBV says. If the call leaves something there,
@@ -218,7 +219,8 @@ mod tests {
         [CLEAN, DIRTY].contains(&number).then_some(ANSWER)
     }
 
-    /// Has the registers `ymm0` to `ymm15` and MXCSR, and makes a call by [`enter`].
+    /// Loads `ymm0` to `ymm15` (without `upper`: `xmm0` to `xmm15`) and MXCSR, makes a call by
+    /// [`enter`], and stores the registers back.
     fn call(number: i64, upper: bool, registers: &mut [[u64; 4]; 16], mxcsr: &mut u32) -> isize {
         let answer;
         // SAFETY: all registers that are changed are named, and the stack is as a stub has it.
@@ -281,7 +283,7 @@ mod tests {
                 if !upper {
                     before.iter_mut().for_each(|register| register[2..].fill(0));
                 }
-                // A result was inexact, and no exception is raised.
+                // MXCSR: all exceptions are masked, and the flag of an inexact result is set.
                 let mut mxcsr = 0x1fa0;
                 let answer = call(number, upper, &mut registers, &mut mxcsr);
                 assert_eq!(answer, ANSWER);

@@ -108,7 +108,7 @@ unsafe extern "C-unwind" fn trapped(signal: c_int, info: *mut Info, context: *mu
     }
 }
 
-/// A signal that the program, or another filter, has sent.
+/// Handles a SIGSYS that the program, or another filter, has sent: takes the program's action.
 unsafe fn pass_on(signal: c_int, info: *mut Info, context: *mut c_void) {
     match programs() {
         Some(action) if action.sa_sigaction == libc::SIG_IGN => {}
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn sigaction(
     }
     // SAFETY: the caller's contract.
     let own = unsafe { new.as_ref() }.map(|&action| libc::sigaction {
-        // SAFETY: a set.
+        // SAFETY: the mask of a valid action is a valid set.
         sa_mask: unsafe { without(action.sa_mask) },
         ..action
     });
@@ -271,7 +271,7 @@ unsafe fn mask(
     // SAFETY: the caller's contract.
     let own = unsafe { set.as_ref() }
         .filter(|_| how != libc::SIG_UNBLOCK && may_trap())
-        // SAFETY: a set.
+        // SAFETY: the set is valid, by the caller's contract.
         .map(|&set| unsafe { without(set) });
     // SAFETY: the C library's function, with the arguments of the caller or a copy of the set. It
     // sets errno itself.

@@ -25,7 +25,7 @@ int main(void)
     io_uring_prep_writev(sqe, fd, parts, 3, 0);
     sqe->user_data = 1;
     printf("submit %d\n", io_uring_submit(&ring));
-    /* After the completion, the program may reuse the memory that an entry points to. */
+    /* After the submit, the program may reuse the list of buffers that an entry points to. */
     memset(parts, 0, sizeof parts);
     completions(&ring, "writev", 1);
     sqe = entry(&ring, 2);

@@ -20,7 +20,8 @@ static void give(int id, unsigned len)
     io_uring_buf_ring_advance(provided, 1);
 }
 
-/* Makes the group anew, with `count` buffers of a length, filled with letters. */
+/* Registers the group anew, with `count` buffers of `len` bytes, and fills the memory with
+ * letters. */
 static int make(unsigned flags, int count, unsigned len)
 {
     struct group reg = { (unsigned long)provided, COUNT, GROUP, flags, { 0 } }, gone = { 0 };
@@ -75,7 +76,7 @@ static void feed(int bytes)
     MUST(send(pair[1], text, bytes, 0) == bytes);
 }
 
-/* Prints the data that has come to the other end. */
+/* Prints how many bytes have come to the other end of the pair, and every eighth of them. */
 static void came(const char *what)
 {
     char text[512];
@@ -241,7 +242,8 @@ static void sends_of_bundles(void)
     close_pair();
 }
 
-/* Makes the group anew, and sends or receives with buffers of these lengths. */
+/* Makes the group anew, with buffers of these lengths, and sends from them or receives into
+ * them. */
 static void with_unequal(int opcode, unsigned flags, unsigned length, unsigned priority,
                          const int lens[COUNT])
 {
@@ -272,7 +274,7 @@ static void sends_of_unequal_buffers(void)
             }
             with_unequal(IORING_OP_SEND, 0, length, priority, middle);
         }
-    /* All of the buffers behind an empty one are filled, too. */
+    /* A receive of a bundle also fills buffers behind an empty one. */
     with_unequal(IORING_OP_RECV, 0, 80, BUNDLE, middle);
     /* A list's buffers are sent one by one, because their numbers may have any order. */
     open_pair(SOCK_STREAM);
@@ -386,7 +388,8 @@ static void stream(const char *what, unsigned length, unsigned priority, int byt
 static void receives(const char *domain)
 {
     printf("[receives, %s]\n", domain);
-    /* At most 7 buffers, some of which are not filled. */
+    /* At most six buffers of data. The group of eight has room even if a completion ends inside a
+     * buffer. */
     for (unsigned length = 0; length <= 3 * SIZE; length += SIZE)
         for (int bytes = 16; bytes <= 6 * SIZE; bytes += 16)
             stream("bundle", length, BUNDLE, bytes);
@@ -398,7 +401,7 @@ static void receives(const char *domain)
     told("waits", 1);
     request(IORING_OP_RECVMSG, pair[0], 0, BUNDLE, 2);
     results("a message", 1);
-    /* Without a group. */
+    /* A bundle without a group of buffers. */
     feed(8);
     struct io_uring_sqe *sqe = entry(&ring, 3);
     io_uring_prep_recv(sqe, pair[0], memory[0], SIZE, 0);
@@ -433,7 +436,7 @@ static void multishots(void)
             open_pair(SOCK_STREAM);
             stream("multishot", length, BUNDLE | 2, bytes);
             close_pair();
-            /* The receive ends if it has not ended yet. */
+            /* After the close, takes the last completion of the multishot, if there is one. */
             struct io_uring_cqe *cqe;
             struct __kernel_timespec soon = {.tv_nsec = 1000000};
             while (io_uring_wait_cqe_timeout(&ring, &cqe, &soon) == 0)

@@ -62,7 +62,7 @@ int main(void)
     /* Both ends of a pipe have the same identity in stat(2). */
     reads(one[0], 0, 1), cancels(one[1], 0, 9);
     completions(&ring, "by the other end", 1);
-    /* Requests without a file, whose descriptor is 0. */
+    /* A timeout has no file, so a cancel of all requests on descriptor 0 does not find it. */
     struct __kernel_timespec late = {1000, 0};
     io_uring_prep_timeout(io_uring_get_sqe(&ring), &late, 0, 0);
     MUST(io_uring_submit(&ring) == 1);

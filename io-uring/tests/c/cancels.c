@@ -1,4 +1,4 @@
-/* Cancels by user_data and by descriptor, of all and of any requests. */
+/* Cancels by user_data and by descriptor, also with the flags ALL and ANY. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -24,9 +24,9 @@ static void cancels(int user_data, unsigned long long which, int fd, unsigned fl
     printf("submit %d\n", io_uring_submit(&ring));
 }
 
-/* Cancels reads of cached data from the batch of the reads. If a cancel finds nothing, its
- * completion must follow that of the read, after which a program may free the request. If a
- * cancel finds the read, its completion comes first. */
+/* A batch submits a read of cached data, and in every second round also cancels it. If the cancel
+ * finds the read, the cancel completes first. If the cancel finds nothing, the read completes
+ * first, because a program may free a request that is not found. */
 static void cached(unsigned flags)
 {
     enum { ROUNDS = 200 };

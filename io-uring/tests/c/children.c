@@ -186,7 +186,8 @@ static void again(void)
     told("one more", pid);
 }
 
-/* The numbers of a request mean the children that they name when the request begins to wait. */
+/* A pidfd or a process group stands for the children that it names when the request begins to
+ * wait. */
 static void later(void)
 {
     int end, pid = child(6, &end), pidfd = syscall(SYS_pidfd_open, pid, 0), status;

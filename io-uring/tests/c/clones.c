@@ -88,7 +88,7 @@ static void clones(void)
     printf("in one ring: %ld\n", do_(&from, CLONE, &own, 1));
     printf("no argument: %ld\n", do_(&to, CLONE, NULL, 1));
     printf("two: %ld\n", do_(&to, CLONE, &own, 2));
-    /* The buffers stay when the first ring has them no more. */
+    /* Cloned buffers stay when the ring from which they were cloned is closed. */
     clone_("last", (struct clone_buffers){ 0 });
     io_uring_queue_exit(&from);
     slots();

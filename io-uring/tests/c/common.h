@@ -45,7 +45,7 @@ static inline void completions(struct io_uring *ring, const char *what, int coun
     printf("%s: %u more\n", what, io_uring_cq_ready(ring));
 }
 
-/* Prints `count` completions in the order of user_data, for requests whose order is undefined. */
+/* The order in which `sorted` prints completions, for requests whose own order is undefined. */
 static inline int by_user_data(const void *a, const void *b)
 {
     const struct io_uring_cqe *left = a, *right = b;

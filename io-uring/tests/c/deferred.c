@@ -1,5 +1,5 @@
-/* A request on a blocking stream waits. A ring with deferred task work posts completions when it
- * is asked to. */
+/* A request on a nonblocking pipe waits all the same. A ring with deferred task work posts
+ * completions when it is asked to. */
 #define _GNU_SOURCE
 #include "common.h"
 

@@ -10,7 +10,7 @@
 static struct io_uring ring;
 static int ends[2];
 
-/* With _FORTIFY_SOURCE, compilers call this function instead of poll(2). */
+/* With _FORTIFY_SOURCE, compilers call these functions instead of poll(2) and ppoll(2). */
 extern int __poll_chk(struct pollfd *set, nfds_t count, int timeout, size_t size);
 extern int __ppoll_chk(struct pollfd *set, nfds_t count, const struct timespec *time,
                        const sigset_t *mask, size_t size);
@@ -101,7 +101,8 @@ int main(void)
     MUST(pipe(ends) == 0 && io_uring_queue_init(8, &ring, 0) == 0);
     for (int way = 0; way < WAYS; way++)
         one(way, ring.ring_fd);
-    /* The library watches a few rings only for the duration of a call, and these are more. */
+    /* These are more rings than the library watches for the duration of a call. It watches the
+     * others permanently. */
     struct io_uring more[6];
     struct pollfd set[6];
     for (int at = 0; at < 6; at++) {
@@ -123,7 +124,7 @@ int main(void)
         ring.ring_fd = ring.enter_ring_fd = fd;
         one(way % WAYS, fd);
     }
-    /* An epoll has the ring from here on, whether a thread waits or not. */
+    /* From here on, an epoll watches the ring, also while no thread waits. */
     int all = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     MUST(all >= 0);

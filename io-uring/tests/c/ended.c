@@ -65,7 +65,7 @@ static void one(void)
 
 static pthread_key_t key;
 
-/* Runs when its thread ends. The thread still has its ring then. */
+/* Runs when its thread ends. The ring that the thread has registered can still be used then. */
 static void at_end(void *unused)
 {
     (void)unused;

@@ -54,7 +54,7 @@ static void ready_and_not(void)
     completions(&ring, "it comes", 1);
     printf("events %x of %d\n", events[0].events, (int)events[0].data.u32);
     drain(others[0]);
-    /* Both requests wait, and there is an event for one of them. */
+    /* Both requests wait. One event ends both, because the epoll is level-triggered. */
     struct epoll_event more[MOST];
     wait_(epoll, events, MOST, 1);
     wait_(epoll, more, MOST, 1);

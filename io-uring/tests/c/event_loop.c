@@ -29,7 +29,7 @@ static void read_at(int block)
     MUST(io_uring_submit(&ring) == 1);
 }
 
-/* Returns 1 if the descriptor is readable, 0 if the time is over. */
+/* Returns 1 if the descriptor is readable, 0 if the time is over, and -1 after a signal. */
 static int await(enum how how, int epoll, int fd, int ms)
 {
     struct pollfd set = {fd, POLLIN, 0};
@@ -85,7 +85,7 @@ static void rounds(enum how how, int depth, int with_eventfd)
     while (begun < depth)
         read_at(begun++);
     while (ended < begun) {
-        /* The kernel's own ring interrupts such a call now and then. */
+        /* With the kernel's io_uring, such a wait fails with EINTR now and then. */
         int got = await(how, epoll, fd, -1);
         MUST(got == 1 || (got < 0 && errno == EINTR));
         unsigned long long count = 0;

@@ -126,21 +126,21 @@ static int result(void)
     return result;
 }
 
-/* The value to which fields are set: 1. For the priority of ACCEPT it is POLL_FIRST, because 1
- * would be the flag for a multishot. */
+/* The value to which fields are set: 1. For the ioprio of ACCEPT it is POLL_FIRST, because 1 would
+ * be the flag for a multishot. */
 static int least_of(const struct operation *of, int field)
 {
     enum { IOPRIO, POLL_FIRST = 4 };
     return of->opcode == IORING_OP_ACCEPT && field == IOPRIO ? POLL_FIRST : 1;
 }
 
-/* Sets each field that was not set, one at a time. */
+/* Sets one field at a time to `least_of`, and prints the result of each. */
 static void each_field(const struct operation *of)
 {
     plain(of);
     printf("%s: %d", of->name, result());
     for (int at = 0; at < FIELDS; at++) {
-        /* Only the newest kernels check this field for other operations. */
+        /* For other operations, only the newest kernels check addr3. */
         int has_addr3 = of->addr3 || of->opcode == FIXED_FD_INSTALL;
         if (at == ADDR3 && !has_addr3)
             continue;
@@ -153,7 +153,7 @@ static void each_field(const struct operation *of)
     printf("\n");
 }
 
-/* Sets two fields at a time, and prints which of the two errors is returned. */
+/* Sets a field and a flag at a time, and prints which of the two errors is returned. */
 static void each_pair(const struct operation *of)
 {
     printf("%s, refused in pairs:", of->name);
@@ -171,8 +171,8 @@ static void each_pair(const struct operation *of)
     printf("\n");
 }
 
-/* Sets each flag of the entry. Left out are BUFFER_SELECT, which provided.c tests, and
- * CQE_SKIP_SUCCESS, which leaves no completion. */
+/* Changes each flag of the entry, one at a time. Left out are BUFFER_SELECT, which provided.c
+ * tests, and CQE_SKIP_SUCCESS, which leaves no completion. */
 static void each_flag(const struct operation *of)
 {
     static const int flags[] = { IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_LINK, IOSQE_IO_HARDLINK,

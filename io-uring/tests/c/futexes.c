@@ -59,7 +59,7 @@ static void woken(void)
     printf("[woken]\n");
     futex(WAIT, words, 1, ALL, SIZE_32 | PRIVATE, 1);
     printf("another value: %d\n", result());
-    /* The wait can be woken as soon as it was submitted. */
+    /* A wait can be woken as soon as the submit has returned. */
     for (int round = 0; round < 50; round++) {
         futex(WAIT, words, 0, ALL, SIZE_32 | PRIVATE, 1);
         io_uring_submit(&ring);
@@ -200,7 +200,7 @@ static void ended(void)
             printf("nobody: %ld\n", wake(words, 1));
         }
     }
-    /* The results of cancels. For a wait for a futex, a result is the number of cancelled waits. */
+    /* A cancel of waits for futexes returns the number of cancelled waits. */
     struct io_uring_sync_cancel_reg sync = { .addr = 1, .timeout = { -1, -1 } };
     for (int how = 0; how < 4; how++) {
         for (int at = 0; at < 3; at++)
@@ -232,8 +232,8 @@ static void refused(int opcode)
 {
     printf("[refused, operation %d]\n", opcode);
     for (int flags = 0; flags < 32; flags++) {
-        /* 2 is valid (SIZE_32). Flags 4 and 8, for nodes of memory, are not printed below: only
-         * the kernel has them. */
+        /* 2 is valid (SIZE_32). Results for flags 4 and 8, for NUMA nodes, are not printed: only
+         * the kernel has these flags. */
         if (flags == 2)
             continue;
         int odd = flags & 7 ? flags | (flags & 16 ? PRIVATE : 0) : 1 << flags;

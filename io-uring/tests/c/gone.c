@@ -110,7 +110,8 @@ static void *waits(void *way)
         epoll_wait(epoll, &event, 1, -1);
         break;
     default:
-        /* None of these calls waits: the thread is cancelled before. */
+        /* None of these calls sleeps, but a thread that was cancelled before them may end in
+         * one. */
         while (!__atomic_load_n(&is_canceled, __ATOMIC_ACQUIRE))
             sched_yield();
         close(epoll);

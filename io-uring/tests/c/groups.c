@@ -115,7 +115,7 @@ static void all(const char *what)
     for (int at = 0; at < THREADS; at++)
         pthread_join(threads[at], NULL);
     printf("%s: %d received, sum %llu, twice %d, wrong %d\n", what, received, sum, twice, wrong);
-    /* The completions of the last buffers that were given back. */
+    /* Takes the completions for the last buffers that were given back. */
     for (struct io_uring_cqe *cqe; io_uring_peek_cqe(&ring, &cqe) == 0;)
         io_uring_cqe_seen(&ring, cqe);
     for (int at = 0; at <= BUFFERS; at++) {

@@ -69,7 +69,8 @@ static void waits(void)
 static void prints(const char *what, int count, int waiting)
 {
     MUST(io_uring_submit(&ring) == count);
-    /* In a ring with deferred task work, each call posts what follows from the call before it. */
+    /* In a ring with deferred task work, each of these calls posts only the completions that follow
+     * from the call before it. */
     for (int at = 0; at < count; at++)
         MUST(io_uring_get_events(&ring) >= 0);
     completions(&ring, what, count + waiting);
@@ -118,7 +119,8 @@ static void linked(void)
     prints("two chains", 5, 3);
 }
 
-/* A chain that fails does not wait for a drain. */
+/* An entry with an unknown opcode fails at once, with its chain. A drain in that chain delays
+ * neither the chain nor later entries. */
 static void drained(void)
 {
     reads(1, ends[0]);

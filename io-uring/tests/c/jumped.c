@@ -1,5 +1,5 @@
-/* Enters a ring by an instruction of its own. Every register that the kernel keeps holds a
- * value, and so does the memory below the stack. All values have to be the same afterwards. The
+/* Enters a ring by an instruction of its own. Every register that the kernel keeps holds a value,
+ * and so do the 128 bytes below the stack pointer. All values have to be the same afterwards. The
  * argument says whether the library must have patched the code ("jumped") or not ("kept"). */
 #define _GNU_SOURCE
 #include "common.h"
@@ -14,7 +14,7 @@ int main(void)
 #else
 struct registers {
     unsigned long general[14]; /* rax rbx rdx rsi rdi rbp r8 to r15, without rcx, r11, rsp */
-    unsigned long below[16];   /* under the stack */
+    unsigned long below[16];   /* below the stack pointer */
     unsigned long flags;
     unsigned char x87[16];
     unsigned mxcsr;
@@ -33,7 +33,7 @@ __asm__(
     "push %rsi\npush %rdx\n"
     "sub $256, %rsp\n"
     "mov %rdi, %rax\n"
-    /* Fills the memory below the stack. */
+    /* Fills the 128 bytes below the stack pointer. */
     "mov $0, %ecx\n"
     "1: mov 112(%rax,%rcx,8), %r11\nmov %r11, -128(%rsp,%rcx,8)\n"
     "inc %ecx\ncmp $16, %ecx\njne 1b\n"
@@ -50,7 +50,7 @@ __asm__(
     "fldt 248(%rax)\n"
     "ldmxcsr 264(%rax)\n"
     "pushq 240(%rax)\npopfq\n"
-    /* popfq wrote below the stack, so this fills that word again. */
+    /* pushq wrote the flags below the stack pointer, so this fills that word again. */
     "mov 232(%rax), %r11\nmov %r11, -8(%rsp)\n"
     "mov 8(%rax), %rbx\nmov 16(%rax), %rdx\nmov 24(%rax), %rsi\nmov 32(%rax), %rdi\n"
     "mov 40(%rax), %rbp\nmov 48(%rax), %r8\nmov 56(%rax), %r9\nmov 64(%rax), %r10\n"

@@ -1,6 +1,7 @@
-/* Owners of a shared ring are killed. First, requests of a killed owner end for a process that
- * waits. Then owners are killed at any step, one after the other, while another process reaps.
- * Each entry of the queue has one completion. The argument is the number of owners. */
+/* Owners of a shared ring are killed. The owner is the process that executes the ring's requests.
+ * First, requests of a killed owner end for a process that waits. Then owners are killed at any
+ * step, one after the other, while another process reaps. Each entry of the queue has one
+ * completion. The argument is the number of owners. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sched.h>
@@ -168,7 +169,8 @@ int main(int argc, char **argv)
      * in flight. */
     unsigned tail = *shared->ring.sq.ktail, waits = tail - *shared->ring.sq.khead, stay = 0;
     int taken = io_uring_enter(shared->ring.ring_fd, waits, 0, 0, NULL);
-    /* The last owner may have submitted some entries without counting them. */
+    /* The last owner may have taken entries without moving the queue's head. These are not
+     * submitted again. */
     MUST(taken >= 0 && taken <= (int)waits);
     waits = taken;
     for (unsigned at = tail - waits; at != tail; at++)

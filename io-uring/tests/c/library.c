@@ -40,7 +40,7 @@ int main(int count, char **arguments)
     snprintf(path, sizeof path, "/proc/self/fd/%d", ring.ring_fd);
     MUST(readlink(path, link, sizeof link - 1) > 0 && strstr(link, "eventfd"));
     io_uring_prep_nop(io_uring_get_sqe(&ring));
-    /* Makes the tail visible to the kernel. */
+    /* Publishes the entry in the queue's tail, without a call. */
     *ring.sq.ktail = ring.sq.sqe_tail;
     MUST(enters(ring.ring_fd) == 1 && io_uring_cq_ready(&ring) == 1);
     io_uring_queue_exit(&ring);

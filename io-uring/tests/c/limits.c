@@ -1,4 +1,4 @@
-/* What is counted: bytes beyond 32 bits, the bytes that a file may have, and descriptors. */
+/* Limits: lengths beyond 32 bits, the size that a file may have, and the number of descriptors. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <dirent.h>
@@ -65,7 +65,7 @@ static void limited(const char *what, unsigned flags)
     printf("%s, flags %u: %d, signals %d\n", what, flags, got, is_memory ? (int)signals : -1);
 }
 
-/* Files may have six pages and ten bytes. */
+/* RLIMIT_FSIZE allows files of six pages and ten bytes. */
 static void sizes(const char *where, int fd)
 {
     static char bytes[2 * PAGE];
@@ -101,7 +101,7 @@ static int descriptors(void)
     return count;
 }
 
-/* The engine's own descriptors are there since the first ring. */
+/* The engine's own descriptors were opened with the first ring, so they are not counted here. */
 static void rings(void)
 {
     static struct io_uring all[RINGS];

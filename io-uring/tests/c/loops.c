@@ -1,4 +1,4 @@
-/* A multishot poll of an epoll that has the ring itself, or of the ring's eventfd. Each
+/* A multishot poll of an epoll that watches the ring itself, or of the ring's eventfd. Each
  * completion would be an event of the polled file, and so cause the next one. The poll ends
  * instead. */
 #include "common.h"

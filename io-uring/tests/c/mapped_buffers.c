@@ -31,7 +31,7 @@ static void maps(const char *what, unsigned group, size_t len, int flags)
         MUST(munmap(at, len) == 0);
 }
 
-/* Receives in buffers of the group, until there is none. */
+/* Makes six receives into buffers of the group, which are more than it has room for. */
 static void receives(const char *what, int group)
 {
     int pair[2];

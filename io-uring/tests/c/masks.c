@@ -1,5 +1,5 @@
-/* A handler runs under the mask of a wait, and the mask has SIGSYS. The handler enters a ring by
- * an instruction of its own. */
+/* A handler runs under the mask of a wait, and that mask blocks SIGSYS. The handler enters a ring
+ * by an instruction of its own, and the library answers all the same. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <poll.h>
@@ -55,7 +55,7 @@ int main(void)
     INTERRUPTED(ppoll(NULL, 0, &time, &but_one));
     INTERRUPTED(pselect(0, NULL, NULL, NULL, &time, &but_one));
     INTERRUPTED(epoll_pwait(epoll, &event, 1, 60000, &but_one));
-    /* The calls leave the program's sets as they are, and take a null pointer for no set. */
+    /* The calls do not change the program's signal sets. A null pointer means no set. */
     MUST(sigismember(&but_one, SIGSYS) == 1);
     MUST(ppoll(NULL, 0, &(struct timespec){0, 0}, NULL) == 0);
     printf("done\n");

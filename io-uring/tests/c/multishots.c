@@ -383,7 +383,7 @@ static void reads(void)
     close(file);
 }
 
-/* The completion that fills the queue is the last one of the multishot. */
+/* The completion that finds the queue full is the last one of the multishot. */
 static void full(void)
 {
     struct io_uring_params params = { .flags = IORING_SETUP_CQSIZE, .cq_entries = 4 };

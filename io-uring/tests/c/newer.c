@@ -1,5 +1,5 @@
-/* Functions of later versions of liburing, which the library here may have. Without one, the same
- * call is made by its number. */
+/* Functions of later versions of liburing. If the loaded library lacks one, the program makes the
+ * same call by its number. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <dlfcn.h>
@@ -59,7 +59,7 @@ static void clones(void)
     unsigned flags = REGISTERED;
     shows("one", some_flagged ? some_flagged(&to, &from, 1, 1, 1, flags) : clone_(1, 1, 1, flags));
     MUST(io_uring_unregister_buffers(&to) == 0);
-    /* Of a registered ring. */
+    /* Clones from a ring whose descriptor is registered. */
     MUST(io_uring_register_ring_fd(&from) == 1);
     shows("of a registered ring", all ? all(&to, &from) : clone_(0, 0, 0, 0));
     MUST(io_uring_unregister_ring_fd(&from) == 1);

@@ -1,6 +1,6 @@
-/* Prints what its process may do, and uses a ring whose calls are instructions with moves
- * between the number and the call. The argument says whose ring it must be: the library's
- * ("ours") or the kernel's. */
+/* Prints the seccomp state and NoNewPrivs of its process. Then uses a ring by system call
+ * instructions, each with moves between the load of the number and the instruction. The argument
+ * says whose ring it must be: the library's ("ours") or the kernel's. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>

@@ -7,7 +7,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* A kernel that sends lists of buffers (VECTORED) also has PIPE. */
+/* No probe shows whether a kernel sends lists of buffers (VECTORED). Kernels that do so also have
+ * PIPE, so the test needs PIPE. */
 enum { PIPE = 62, SEND_ZC = 47, SENDMSG_ZC, POLL_FIRST = 1, FIXED = 4, REPORTS = 8, VECTORED = 32 };
 
 static struct io_uring ring;

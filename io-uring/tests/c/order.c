@@ -1,7 +1,7 @@
-/* The order of completions. The completion of a cancel comes before those of the requests that
- * it cancels. The completion of a linked timeout comes before that of its target. What follows
- * from the end of a request comes behind the entries of its batch. Nothing overtakes an earlier
- * completion. */
+/* The order of completions. The completion of a cancel comes before those of the requests that it
+ * cancels. The completion of a linked timeout comes before that of its target. Completions that the
+ * end of a request causes come behind those of the entries of its batch. Nothing overtakes an
+ * earlier completion. */
 #define _GNU_SOURCE
 #include "common.h"
 

@@ -35,7 +35,7 @@ static struct io_uring_sqe *file(int slot, int target, unsigned flags, unsigned 
     return sqe;
 }
 
-/* Prints what came to both rings, and checks that nothing more comes. */
+/* Submits, and prints what came to both rings, and how many completions are left in each. */
 static void both(const char *what, int sent, int received)
 {
     MUST(io_uring_submit(&from) > 0);
@@ -146,7 +146,7 @@ static void *waits(void *ring)
     return NULL;
 }
 
-/* Threads that each wait on a ring of their own, in all modes. */
+/* Messages to rings of each mode. On the rings of the first three modes, another thread waits. */
 static void modes(void)
 {
     static const unsigned kinds[] = { 0, IORING_SETUP_COOP_TASKRUN, IORING_SETUP_SINGLE_ISSUER,

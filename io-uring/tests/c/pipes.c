@@ -84,7 +84,8 @@ static void slots(void)
     printf("one that is none: %d\n", result());
     pipe_(ends, O_CLOEXEC, 1);
     printf("closed on exec: %d\n", result());
-    /* Descriptors that get the numbers of pipes which no slot took can be registered. */
+    /* A refused PIPE leaves nothing behind: later descriptors that get the numbers of its ends can
+     * be registered. */
     for (int at = 0; at < 4; at++) {
         pipe_(ends, at % 2 ? O_CLOEXEC : 0, at % 2 ? 1 : 6);
         result();

@@ -1,5 +1,5 @@
-/* The next call for a ring returns an event that has come. If a call causes the event, that call
- * returns it. Other threads do not delay the event. */
+/* The event of a poll is posted by the call that causes it, or else by the next call for the ring.
+ * Other threads do not delay the event. */
 #include "common.h"
 
 #define ROUNDS 2000

@@ -110,7 +110,7 @@ static void registrations(void)
     printf("again: %d\n", registers(IORING_UNREGISTER_PBUF_RING, &out, 1));
 }
 
-/* The operations that accept the flag for a provided buffer. */
+/* The operations that refuse the flag for a provided buffer. */
 static void operations(void)
 {
     static const int none[] = { IORING_OP_NOP, IORING_OP_WRITE, IORING_OP_WRITEV, IORING_OP_FSYNC,

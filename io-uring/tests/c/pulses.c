@@ -7,7 +7,8 @@
 
 static struct io_uring ring;
 
-/* The C library's function for a size that the compiler does not know (`_FORTIFY_SOURCE`). */
+/* The functions of the C library that take the place of read, recv and recvfrom with
+ * _FORTIFY_SOURCE. */
 ssize_t __read_chk(int, void *, size_t, size_t);
 ssize_t __recv_chk(int, void *, size_t, size_t, int);
 ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, void *, socklen_t *);

@@ -46,7 +46,8 @@ static void prints_messages(void)
 
 #include "random_newer.h"
 
-/* Fills an entry. True: the next entry has to be a linked timeout that is due. */
+/* Fills an entry. Returns true if the entry waits without end: the next entry then has to be a
+ * linked timeout (`soon`), which ends it. */
 static int fill(struct io_uring_sqe *sqe, int at, int after_link)
 {
     char *buffer = buffers[at];
@@ -153,8 +154,8 @@ static int set_up(struct io_uring *ring)
     return !(params.flags & IORING_SETUP_SINGLE_ISSUER);
 }
 
-/* Submits all entries. In each call, a ring with deferred task work posts what follows from the
- * call before. */
+/* Submits all entries. In a ring with deferred task work, each call for events posts only what
+ * follows from the call before it. */
 static void submit(struct io_uring *ring, int left)
 {
     while (left > 0) {
@@ -208,7 +209,8 @@ static void batch(struct io_uring *ring)
         if (is_due && at == count - 1)
             count++;
         unsigned flags = is_due ? 0 : pick(8);
-        /* The kernel posts a notice for a send that a chain has cancelled, too. */
+        /* A zero-copy send is in no chain: in the kernel, it posts a notice even if the chain
+         * cancels it. */
         links = is_due || (flags < 4 && sqe->opcode != SEND_ZC && sqe->opcode != SENDMSG_ZC);
         if (links)
             sqe->flags |= !is_due && flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;

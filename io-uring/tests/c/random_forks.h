@@ -134,7 +134,7 @@ static void shared_program(void)
 static void any_program(void)
 {
     if (is_new && pooled < WAITERS) {
-        /* Rings are left before the fork, so that each ring belongs to one process. */
+        /* The rings are closed before the fork, so that each ring belongs to one process. */
         leaves_rings();
         while (pooled < (depth ? WAITERS : POOL))
             pool[pooled++] = starts();

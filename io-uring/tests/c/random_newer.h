@@ -64,7 +64,7 @@ static struct io_uring lender;
 static struct child pool[POOL], lives, ended;
 static int pooled;
 
-/* The memory for what an entry gives besides its result. */
+/* The memory that an entry points to: arguments, and what it returns besides its result. */
 static struct more {
     struct epoll_event events[2];
     struct iovec parts[2];
@@ -75,7 +75,7 @@ static struct more {
 } mores[MOST];
 /* Does the ring belong to several processes? Then nothing is registered. */
 static int is_shared;
-/* Are there drains? */
+/* May the batch have drains? */
 static int drains;
 
 static struct child starts(void)
@@ -269,7 +269,8 @@ static int draw_child(struct io_uring_sqe *sqe, int at, int after_link)
     return waits && !(sqe->splice_fd_in & 1 << 20);
 }
 
-/* Fills an entry. True: the next entry has to be a linked timeout that is due. */
+/* Fills an entry. Returns true if the entry waits without end: the next entry then has to be a
+ * linked timeout, which ends it. */
 static int fill_newer(struct io_uring_sqe *sqe, int at, int after_link)
 {
     memset(sqe, 0, sizeof *sqe);

@@ -1,6 +1,6 @@
-/* Random programs with requests that wait, on pipes, sockets and listeners. Data, clients, a
- * cancel or the end of their thread ends them. Their files and buffers may be registered, with
- * tags. All other entries end at once. */
+/* Random programs with requests that wait: on pipes, sockets, listeners and epolls, and for futexes
+ * and children. Data, clients, a cancel or the end of their thread ends them. Their files and
+ * buffers may be registered, with tags. All other entries end at once. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -32,7 +32,7 @@ enum kind {
     KINDS
 };
 
-/* What ends the last of the requests. */
+/* What ends the requests that still wait at the end of the program. */
 enum end { BY_DATA, BY_CANCEL, BY_THREAD, ENDS };
 
 static struct waiter {
@@ -91,8 +91,8 @@ static void draw_waiters(void)
             one->tags[0] = all.tags[0][one->slot];
         }
         /* Operations have to suit their file: in the library, a request that fails waits for the
-         * earlier ones of its descriptor. Accepts must not end with their thread: the kernel may
-         * lose one. */
+         * earlier ones of its descriptor. Accepts must not end with their thread, because the
+         * kernel may lose such an accept. */
         int accepts = one->kind == ACCEPT || one->kind == ACCEPT_MORE;
         int polls = one->kind == POLL || one->kind == MULTISHOT;
         int is_listener = one->on >= 0 && all.pipes[one->on][1] < 0;
@@ -261,10 +261,10 @@ static void draw_cancel(struct io_uring_sqe *sqe)
 
 static int minus_one = -1;
 
-/* Behind a drain, several workers of the kernel change slots at once, so slots stay as they are.
- * No cancel is for requests of another thread: the kernel ends these only when that thread runs.
- * Linked entries are issued by task work, which the kernel may interrupt for other threads. The
- * order is certain only in a ring with deferred task work. */
+/* Fills an entry that does not wait. Behind a drain, several workers of the kernel would change
+ * slots at once, so slots stay as they are. No cancel is for requests of another thread: the kernel
+ * ends these only when that thread runs. Linked entries are issued by task work, which the kernel
+ * may interrupt for other threads. The order is certain only in a ring with deferred task work. */
 static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
 {
     int cancels = all.end != BY_THREAD && (all.defers || !after_link);
@@ -359,7 +359,7 @@ static void registers(void)
     MUST(io_uring_register_buffers_tags(&all.ring, parts, all.tags[1], SLOTS) == 0);
 }
 
-/* Provides a group of buffers for each waiter, some of them empty. */
+/* Provides a group for each waiter. A group has two buffers, or none. */
 static void provides(void)
 {
     static struct io_uring_buf_ring *rings;
@@ -444,7 +444,8 @@ static void ends_all(int entries)
         timeouts += waiters[at].kind == TIMEOUT && is_left(at);
     if (all.end == BY_THREAD)
         take(all.waiters + entries - timeouts, FIRST_TAG);
-    /* Workers may execute entries behind a drain: the cancel means only the waiters. */
+    /* Workers may still execute entries behind a drain. With drains, each waiter has a cancel, in
+     * place of one cancel for all requests. */
     struct io_uring_sync_cancel_reg cancel = { .timeout = { -1, -1 } };
     for (int at = 0; at < all.waiters && all.end == BY_CANCEL && all.drains; at++) {
         cancel.addr = FIRST_WAITER + at;
@@ -559,7 +560,8 @@ static void waiting_program(pid_t (*forks)(void))
         fill_beside(sqe, at, links);
         sqe->user_data = at;
         unsigned flags = pick(8);
-        /* The last entry has no link: a worker of the kernel would execute a chain without end. */
+        /* The last entry has no link: a worker of the kernel would execute a chain that is left
+         * open. */
         links = flags < 4 && at < entries - 1 && sqe->opcode != FUTEX_WAKE_;
         if (links)
             sqe->flags |= flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;

@@ -33,7 +33,7 @@ int main(void)
     *ring.sq.ktail = ++ring.sq.sqe_head;
     MUST(enter(ring.ring_fd, 1, 1, IORING_ENTER_GETEVENTS) == 1);
     completions(&ring, "nop", 1);
-    /* The functions work on this ring as well. */
+    /* liburing's functions work on this ring as well. */
     sqe = entry(&ring, 2);
     io_uring_prep_nop(sqe);
     MUST(io_uring_submit_and_wait(&ring, 1) == 1);

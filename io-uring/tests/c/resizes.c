@@ -11,7 +11,7 @@ enum { RESIZE = 33, QUERY = 35, REGISTERED_RING = 1u << 31 };
 enum { NO_SQARRAY = 1u << 16, DEFERRED = IORING_SETUP_SINGLE_ISSUER | 1u << 13 | NO_SQARRAY };
 enum { CQES_32 = 1u << 11 };
 
-/* A ring without liburing, which cannot be told of new memory. */
+/* A ring without liburing, because liburing cannot be told of the new memory after a resize. */
 struct raw {
     int fd;
     struct io_uring_params params;
@@ -41,7 +41,8 @@ static void map(struct raw *ring)
     MUST(ring->rings != MAP_FAILED && ring->entries != MAP_FAILED);
 }
 
-/* The only flag that is compared. The kernel sets others, so that the program calls it. */
+/* The only flag of the queue that is compared. The library also sets TASKRUN, so that newer
+ * versions of liburing call it. */
 static unsigned overflows(struct raw *ring)
 {
     return *word(ring, ring->params.sq_off.flags) & IORING_SQ_CQ_OVERFLOW;
@@ -164,7 +165,7 @@ static void sizes(void)
     end(&ring);
 }
 
-/* Completions that had no room get it. */
+/* After a resize, overflowed completions get room in the queue. */
 static void overflow(void)
 {
     struct raw ring;

@@ -76,7 +76,7 @@ static void *by_function(void *unused)
     return unused;
 }
 
-/* The calls are by number. One chain has a second request that begins when the first has ended. */
+/* Changes the user of this thread only, with the system call by its number. */
 static void *by_number(void *unused)
 {
     struct io_uring ring;

@@ -1,5 +1,5 @@
-/* Threads that wait for data on sockets: one ring or several, one thread or several. They wait
- * with times, masks, cancels, jumps, and an epoll that has the ring. */
+/* Threads that wait for data on sockets: one ring or several, one thread or several. They wait with
+ * times, masks, cancels and jumps, and while an epoll watches the ring. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -158,7 +158,7 @@ static void one_waits(void)
     pthread_join(thread, NULL);
     printf("a byte ends the wait: %d\n", answer);
     completions(&ring, "byte", 1);
-    /* An epoll has the ring, while a thread waits in it. */
+    /* An epoll watches the ring, and in some rounds a thread waits in the ring at the same time. */
     int epoll = epoll_create1(0);
     struct epoll_event event = { .events = EPOLLIN };
     MUST(epoll >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
@@ -176,7 +176,7 @@ static void one_waits(void)
         io_uring_cqe_seen(&ring, cqe);
     }
     close(epoll);
-    /* The ring is closed. */
+    /* The other socket of the pair is closed, which ends the wait. */
     receive(&ring, pair[0], &byte, 4);
     MUST(io_uring_submit(&ring) == 1);
     thread = begin(NULL);
@@ -199,7 +199,8 @@ static void handler(int signal)
     (void)signal;
 }
 
-/* A thread leaves its wait by a jump. Another thread waits then, or none does. */
+/* Leaves its wait by a jump. Afterwards, another thread takes completions, without a wait and with
+ * one. */
 static void *leaves(void *unused)
 {
     struct io_uring_cqe *cqe;

@@ -1,5 +1,6 @@
-/* Rings that were made before a fork, in shared memory. Children submit, other processes wait
- * and reap, and another process replaces an idle owner. */
+/* Rings that were made before a fork, in shared memory. The owner is the process that executes a
+ * ring's requests. Children submit, other processes wait and reap, and another process replaces an
+ * idle owner. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sched.h>

@@ -78,7 +78,7 @@ static void polls(void)
             io_uring_cqe_seen(&ring, cqe);
         told += left == 0;
         close(ends[1]);
-        /* Closing the pipe ends the write. */
+        /* Closing the write end of the pipe ends the requests that are left. */
         for (; left > 0 && io_uring_wait_cqe(&ring, &cqe) == 0; left--)
             io_uring_cqe_seen(&ring, cqe);
         close(ends[0]);

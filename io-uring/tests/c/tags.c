@@ -7,7 +7,7 @@ static int pipes[2][2];
 static struct io_uring ring;
 static __u64 no_tag;
 
-/* Prints what has come within a while, without waiting for more. */
+/* Submits, and prints the completions that are there, without waiting. */
 static void there(const char *what)
 {
     struct io_uring_cqe *cqe;

@@ -1,5 +1,6 @@
-/* Makes all calls for a ring by instructions of its own, in a thread that blocks all signals. It
- * has a handler of its own for SIGSYS. Where calls are trapped, the library serves the ring. */
+/* Makes all calls for a ring by instructions of its own, in a thread that blocks all signals. The
+ * program has a handler of its own for SIGSYS. Where calls are trapped, the library serves the
+ * ring. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -123,7 +124,7 @@ static void *use(void *ours)
     /* The next signal is for another thread. */
     MUST(pthread_sigmask(SIG_BLOCK, &alarms, NULL) == 0);
     MUST(raw_enter(-1, 0, 0, 0, 0, 0) == -EBADF);
-    /* Closing its number ends the ring, and another file gets the number. */
+    /* Closing the ring's number ends the ring, and another file gets the number. */
     MUST(raw_close(fd, 0, 0, 0, 0, 0) == 0 && raw_close(fd, 0, 0, 0, 0, 0) == -EBADF);
     MUST(dup2(file, fd) == fd);
     MUST(raw_enter(fd, 0, 0, 0, 0, 0) == -EOPNOTSUPP);

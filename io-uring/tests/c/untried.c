@@ -35,7 +35,8 @@ static void results(struct io_uring *ring, const char *what, int count)
     printf("%s: %u more\n", what, io_uring_cq_ready(ring));
 }
 
-/* Submits receives that have to wait, so that later ones are left untried. */
+/* Submits receives that have to wait, so that the library does not try later ones at their
+ * submit. */
 static void learn(struct io_uring *ring, int pair[2])
 {
     for (int at = 0; at < WAITS; at++) {

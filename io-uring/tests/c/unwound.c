@@ -51,7 +51,8 @@ __attribute__((noinline)) static void after_it(void)
     __asm__ volatile("");
 }
 
-/* The compiler cannot assume that this function calls no other function. */
+/* A volatile pointer: the compiler cannot see which function is called, so it keeps the cleanup in
+ * the caller. */
 static long (*volatile waits)(int) = wait_here;
 
 static void *run(void *unused)

@@ -1,5 +1,5 @@
-/* A thread waits in an open(2) that it makes itself, as its rights may be its own. The ring goes
- * on, and so do the other threads. */
+/* After setfsuid(2), the thread that submits an open makes the open(2) itself, and waits in it. The
+ * ring goes on, and so do the other threads. */
 #include "common.h"
 #include <pthread.h>
 #include <sched.h>
@@ -19,7 +19,7 @@ static void *open_it(void *unused)
     return NULL;
 }
 
-/* Does the thread in open(2) sleep? With the kernel's io_uring, the thread has ended. */
+/* Does the thread in open(2) sleep? True also if it has ended, as with the kernel's io_uring. */
 static int sleeps(void)
 {
     char path[64], text[256] = "";
@@ -54,7 +54,7 @@ int main(void)
     MUST(pthread_create(&thread, NULL, open_it, NULL) == 0);
     while (!sleeps())
         sched_yield();
-    /* The thread that serves all rings handles this ring first. */
+    /* The thread that serves all rings handles `one` first. */
     for (int at = 0; at < 2; at++)
         MUST(write(pipes[at][1], "x", 1) == 1);
     completions(&two, "a read of another ring", 1);

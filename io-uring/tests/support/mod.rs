@@ -59,7 +59,7 @@ pub fn has_io_uring() -> bool {
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     if fd >= 0 {
         #[allow(unsafe_code)]
-        // SAFETY: just made.
+        // SAFETY: the descriptor was just made, and nothing else uses it.
         unsafe {
             libc::close(fd as i32)
         };

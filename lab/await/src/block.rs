@@ -1,7 +1,7 @@
 //! A buffer of one block, aligned as direct I/O needs it, for every runtime.
 //!
-//! Each runtime has a trait for its buffers. It demands that the memory stays where it is when the
-//! owner of the memory moves.
+//! Each runtime has a trait for buffers. The trait demands that a buffer's memory keeps its address
+//! when the value that owns the memory is moved.
 
 use std::mem::MaybeUninit;
 
@@ -56,7 +56,7 @@ unsafe impl monoio::buf::IoBufMut for Block {
     unsafe fn set_init(&mut self, _: usize) {}
 }
 
-// SAFETY: as above.
+// SAFETY: the page is on the heap and stays there; it is initialised, and has `BLOCK` bytes.
 unsafe impl tokio_uring::buf::IoBuf for Block {
     fn stable_ptr(&self) -> *const u8 {
         self.0.0.as_ptr()
@@ -71,7 +71,7 @@ unsafe impl tokio_uring::buf::IoBuf for Block {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the page is on the heap and stays there; it is initialised, and has `BLOCK` bytes.
 unsafe impl tokio_uring::buf::IoBufMut for Block {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.0.0.as_mut_ptr()

@@ -1,7 +1,8 @@
 //! One awaited 4 KiB read: uringlet beside other runtimes, plain pread and fio.
 //!
-//! Each cell runs in a process of its own. The rows of a column run one after the other, round by
-//! round; a cell's figure is the median of its rounds.
+//! A cell is a row (a runtime) in a column (the state of the blocks) at a depth. A cell runs in a
+//! process of its own. The rows of a column run one after the other in each round. A cell's figure
+//! is the median of its rounds.
 
 mod block;
 mod page;

@@ -88,7 +88,7 @@ impl Plan {
             hits_permille == 1000 || misses < (blocks - hot) / 2,
             "{misses} cold reads need a larger file"
         );
-        // Each cold block is read once, in an order without read-ahead.
+        // Each cold block is read once, in random order, so that the kernel does not read ahead.
         let mut cold = std::collections::HashSet::new();
         let mut offsets = Vec::with_capacity(reads);
         for _ in 0..reads {
@@ -143,7 +143,7 @@ impl Plan {
         Ok(file)
     }
 
-    /// Checks by the counter of bytes from devices that only the cold reads went to the device.
+    /// Checks that the device has read about as many bytes as the cold reads need.
     pub fn check(&self, device_bytes: u64) -> Result<()> {
         let all = (self.reads() * BLOCK) as u64;
         let expected = all * (1000 - self.hits_permille) / 1000;

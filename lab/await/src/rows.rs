@@ -188,7 +188,8 @@ async fn read_ours(
     Ok((file, block))
 }
 
-/// Runs a row in this process. `workers`: threads of tokio's runtime, 0 for the one that blocks.
+/// Runs a row in this process. `workers` is the number of threads of tokio's runtime. With 0,
+/// the runtime runs on the calling thread.
 pub fn measure(row: Row, plan: &Plan, workers: usize) -> Result<Measured> {
     match row {
         Row::UringletDriven | Row::UringletTokio => {
@@ -312,7 +313,7 @@ pub fn measure(row: Row, plan: &Plan, workers: usize) -> Result<Measured> {
                     compio::runtime::spawn,
                     compio::time::sleep,
                     |joined: std::result::Result<_, _>| joined.ok().expect("no task panics"),
-                    // SAFETY: a descriptor that is nobody else's.
+                    // SAFETY: nothing else owns the descriptor: `into_raw_fd` gives it up.
                     plan.open()
                         .map(|file| unsafe { compio::fs::File::from_raw_fd(file.into_raw_fd()) }),
                     read
@@ -435,7 +436,7 @@ async fn glommio_tasks(plan: &Plan) -> Result<Tasks> {
         glommio::spawn_local,
         glommio::timer::sleep,
         |joined| joined,
-        // SAFETY: a descriptor that is nobody else's.
+        // SAFETY: nothing else owns the descriptor: `into_raw_fd` gives it up.
         plan.open().map(|file| unsafe { BufferedFile::from_raw_fd(file.into_raw_fd()) }),
         read
     )

@@ -21,7 +21,7 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_multi_thread().enable_all().build()?)
 }
 
-/// Drops the pages of a file from memory. They were brought to the disk before.
+/// Drops the pages of a file from the page cache. The caller has written them to the disk before.
 fn drop_cache(path: &Path) -> Result<()> {
     let file = StdFile::open(path)?;
     // SAFETY: the arguments are integers; no memory is passed.
@@ -109,7 +109,7 @@ pub fn copy(folder: &Path, rounds: usize) -> Result<()> {
         Side::new("tokio::fs::copy", || Ok(runtime.block_on(tokio::fs::copy(&from, &to))?)),
     ];
     let prepare = || {
-        // The writes of one run must not wait for the disk during the next.
+        // Removes the copy, so that its pages are not written to the disk during the next run.
         let _ = std::fs::remove_file(&to);
         StdFile::open(&from)?.sync_all().context("sync")
     };

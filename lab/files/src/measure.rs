@@ -24,7 +24,7 @@ struct Taken {
 }
 
 fn cpu_time() -> f64 {
-    // SAFETY: zeros are a `rusage`.
+    // SAFETY: zeroes are a valid `rusage`, which has only integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a structure of the type that the call writes.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };

@@ -5,8 +5,8 @@
 //! place. A [`Manner`] says how many requests a call hands over, and where the loop sleeps.
 //!
 //! Throughput and latency are measured in different runs. A run for throughput reads no clock per
-//! request. It hands all requests over and waits in one call if the interface has such a call
-//! (io_uring). A timed run hands over, reads the clock, and waits.
+//! request. With [`Manner::AllInACall`], it submits and waits in one call if the interface has such
+//! a call (io_uring). A timed run submits, reads the clock, and waits.
 
 #![allow(unsafe_code)]
 
@@ -208,7 +208,7 @@ pub struct Figure {
     /// Only a timed run has this figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyFigure>,
-    /// uringlet's choice, and what was refused; none for a native engine.
+    /// The engines that uringlet chose, and those that were refused; `None` for a native engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_by: Option<String>,
 }
@@ -224,7 +224,7 @@ pub const PERCENTILES: [f64; 17] = [
 pub struct LatencyFigure {
     /// Requests that were measured.
     pub samples: u64,
-    /// `None` for an engine without submit.
+    /// `None` for a synchronous engine, which has no submit call.
     pub submit: Option<SubmitFigure>,
     /// From the end of the submit (for a synchronous engine: the start of the call) to the reap.
     #[serde(flatten, with = "complete_us")]
@@ -314,7 +314,7 @@ pub struct SubmitFigure {
 pub struct Latency {
     calls: Times,
     completions: Times,
-    /// The times from the start of the submit calls.
+    /// For each request, the time from the start of its submit call to its reap.
     total: Sums,
     requests: u64,
     /// Slots of the next submit.
@@ -378,7 +378,7 @@ impl Latency {
     }
 }
 
-/// A histogram in nanoseconds with three digits, and the exact sum.
+/// A histogram of nanoseconds with three significant digits, and the exact sum.
 struct Times {
     histogram: Histogram<u32>,
     sum: Duration,
@@ -410,8 +410,8 @@ impl Times {
     }
 }
 
-/// Sums for a mean and a standard deviation, in microseconds, and the number of times between each
-/// of [`BOUNDS_NS`] and the bound before it.
+/// Sums for a mean and a standard deviation, in microseconds. `counts` has the number of durations
+/// between each of [`BOUNDS_NS`] and the bound before it.
 #[derive(Default)]
 struct Sums {
     count: u64,

@@ -52,7 +52,7 @@ pub enum Engine {
     #[strum(serialize = "uringlet:posix_aio")]
     OursPosixAio,
     /// psync under another name, in uringlet's place
-    // A comparison that must find no difference.
+    // For a comparison that must find no difference.
     #[strum(serialize = "psync-again")]
     PsyncAgain,
 }
@@ -72,7 +72,7 @@ impl Engine {
         Self::PsyncAgain,
     ];
 
-    /// Every engine that can be chosen, in the order of the table.
+    /// The engines that the help lists, in the order of the table.
     pub const ALL: [Self; 9] = *Self::SELECTABLE.first_chunk().unwrap();
 
     /// The engines that are compared by default.
@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// Runs one job, and checks afterwards whether the last requests were really executed. `pool`
-    /// is the number of duplicates of a descriptor, for the engine that makes some.
+    /// is the number of duplicates of a descriptor that uringlet's engine `posix_aio` makes.
     ///
     /// # Errors
     /// The first error. A request that fails or is short is never counted.

@@ -25,7 +25,7 @@ pub enum Manner {
 }
 
 impl Manner {
-    /// The name on the command line and for programs: `one-in-a-call`.
+    /// The name on the command line, in CSV and in JSON: `one-in-a-call`.
     pub fn name(self) -> String {
         self.label().replace(' ', "-")
     }

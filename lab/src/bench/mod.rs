@@ -24,7 +24,7 @@ pub use ours::Ours;
 pub use trial::{Trial, exclusion, interleaved};
 pub use workload::{Buffers, Job, Load, Operation, Order, Workload};
 
-/// Seconds on the command line, in any unit of time: `0.2`, `200ms`, `2m`.
+/// Reads a time from the command line, such as `0.2`, `200ms` or `2m`, and returns its seconds.
 ///
 /// # Errors
 /// The expected form.

@@ -84,8 +84,8 @@ impl Outside {
     }
 }
 
-/// The rounds of a run that were disturbed more than the others. A load that is the same in all
-/// rounds disturbs none of them: [`usual`] tells it.
+/// The rounds of a run that were disturbed more than the others. An outside load that is equal in
+/// all rounds marks none of them as disturbed: [`usual`] returns its share.
 pub fn disturbed(rounds: &[Option<Outside>]) -> Vec<bool> {
     let known = || rounds.iter().flatten();
     let middle = |of: fn(&Outside) -> f64| median(known().map(of).collect()).unwrap_or_default();
@@ -101,7 +101,7 @@ pub fn usual<'a>(rounds: impl Iterator<Item = &'a Outside>) -> f64 {
     median(rounds.map(Outside::taken).collect()).unwrap_or_default()
 }
 
-/// The sum of the counters of some CPUs.
+/// The sum of the counters of `cpus`; `stat` is the text of /proc/stat.
 fn ticks_of(stat: &str, cpus: &[usize]) -> Option<Ticks> {
     let is_own = |number: &str| number.parse().is_ok_and(|number| cpus.contains(&number));
     let own = machine::cpu_ticks(stat).filter(|(number, _)| is_own(number));
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_look_is_a_part_of_the_whole() {
         let look = Look { at: Instant::now() - Duration::from_secs(1), ..Look::now() };
-        // Equal counters give no shares; on a machine that counts, shares are between 0 and 1.
+        // Without counters for these CPUs in /proc/stat, there is no result.
         assert!(look.elapsed().is_none_or(|found| (0.0..=1.0).contains(&found.others)));
         assert_eq!(Look::now().elapsed(), None, "too short");
     }

@@ -20,7 +20,8 @@ pub fn rates<'a>(engine: Engine, depths: impl IntoIterator<Item = (usize, &'a [R
     Series::new(engine.name(), engine.style(), depths.into_iter().filter_map(point))
 }
 
-/// The median rate, with the middle half of the rounds; empty without a round.
+/// The median rate; empty without a round. From four rounds on, a whisker holds the middle half of
+/// the rounds.
 pub fn rate_bar(engine: Engine, runs: &[Run]) -> Bar {
     let mut rates: Vec<f64> = runs.iter().map(|run| run.iops).collect();
     rates.sort_by(f64::total_cmp);
@@ -30,7 +31,7 @@ pub fn rate_bar(engine: Engine, runs: &[Run]) -> Bar {
     Bar { spread, ..Bar::one(engine.name(), 0, median(rates)) }
 }
 
-/// Bars of rates, for too few depths for a line.
+/// Bars of rates, for a measurement with too few depths to draw a line.
 pub fn rate_bars(title: impl Into<String>, groups: Vec<Group>) -> Figure {
     let bars = Bars {
         value: Axis::new("rate", "requests/s", Scale::Linear),
@@ -53,7 +54,7 @@ pub fn rate_plot(title: impl Into<String>, series: Vec<Series>) -> Figure {
     Figure::lines(title, about, (x, y), series)
 }
 
-/// A latency curve, from the values at [`PERCENTILES`] of some runs: the median of each.
+/// A latency curve: at each of [`PERCENTILES`], the median of the values of the runs.
 pub fn percentiles<'a>(
     engine: Engine,
     runs: impl Iterator<Item = &'a [f64; PERCENTILES.len()]> + Clone,

@@ -44,7 +44,7 @@ impl Stream {
 pub enum Offsets {
     /// Uniformly random, without end.
     Random {
-        /// The source.
+        /// The source of random numbers.
         random: Rng,
         /// Number of blocks to choose from.
         blocks: u64,

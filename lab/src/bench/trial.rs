@@ -20,7 +20,7 @@ const STILL_CACHED: f64 = 0.99;
 pub struct Trial {
     /// The engine that executes it.
     pub engine: Engine,
-    /// Duplicates of the descriptor, for the engine that makes some.
+    /// The number of duplicates of the descriptor that uringlet's engine `posix_aio` makes.
     pub pool: Option<usize>,
     /// The requests of the trial.
     pub load: Load,
@@ -30,7 +30,7 @@ pub struct Trial {
     pub manner: Manner,
     /// The seed of the offsets: the same for all engines that a round compares.
     pub seed: u64,
-    /// Different in every trial, so that a missing write is detected.
+    /// The seed of the written data: different in every trial, so that a missing write is detected.
     pub pattern: u64,
     /// The duration.
     pub duration: Duration,

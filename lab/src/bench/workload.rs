@@ -14,8 +14,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Bytes of the file to which the write workload writes. They stay in the page cache, as in
-/// uringlet's standard job.
+/// Bytes of the file to which the buffered write workloads write. They stay in the page cache. The
+/// number is that of `jobs/uringlet.fio`.
 const WRITE_WINDOW: u64 = 10 << 20;
 /// Bytes of the file that the cached reads use: more than the CPU's caches hold, and quick to read
 /// in.
@@ -272,7 +272,7 @@ impl<'a> Job<'a> {
         self.buffers.slot(slot)
     }
 
-    /// A slot's result: bytes, or a negative errno. Returns the operation of the request.
+    /// Checks a slot's result, which is bytes or a negative errno. Returns the request's operation.
     ///
     /// # Errors
     /// A text: the request failed or was short.

@@ -52,7 +52,7 @@ pub fn page(document: &Document) -> String {
     page.into_string()
 }
 
-/// Numbers for link targets.
+/// The ids of link targets, and the headings of the table of contents.
 #[derive(Default)]
 struct Ids {
     next: usize,
@@ -65,7 +65,7 @@ impl Ids {
         format!("p{}", self.next)
     }
 
-    /// Makes the number of a heading. The table of contents lists the headings of level 2.
+    /// Makes the id of a heading. The table of contents lists the headings of level 2.
     fn heading(&mut self, level: usize, text: &str) -> String {
         let id = self.new_id();
         if level == 2 {
@@ -143,7 +143,7 @@ fn section_body(section: &Section, level: usize, ids: &mut Ids) -> Markup {
             @if !section.figures.is_empty() {
                 div class="figures" {
                     @for (at, figure) in section.figures.iter().enumerate() {
-                        // An explanation that is the same as the plot's before is not repeated.
+                        // An explanation that equals that of the plot before is not repeated.
                         @let known = at > 0 && section.figures[at - 1].about == figure.about;
                         (figure_body(figure, known, level + 1, ids))
                     }

@@ -33,7 +33,7 @@ pub struct Header {
 
 impl Header {
     /// This header without the facts and notices that `other` has. The facts `CPU` and `memory` are
-    /// left out if `other` has any, because the load and the free memory always vary.
+    /// left out whatever their values in `other`, because load and free memory always vary.
     pub fn beyond(&self, other: &Self) -> Self {
         let known = |(name, value): &(String, String)| {
             let same = other.facts.iter().find(|(other, _)| other == name);
@@ -119,7 +119,8 @@ pub struct NotMeasured {
 }
 
 impl NotMeasured {
-    /// Groups things by the reason that some of them have: every reason once, in order.
+    /// Groups names by reason. Each reason appears once, in order. Names without a reason are left
+    /// out.
     pub fn by_reason<'a>(all: impl Iterator<Item = (String, Option<&'a String>)>) -> Vec<Self> {
         let mut list: Vec<Self> = Vec::new();
         for (name, reason) in all {
@@ -174,7 +175,7 @@ impl<T: Into<String>> From<T> for Cell {
 pub struct Table {
     /// A caption, if no heading describes the table.
     pub caption: String,
-    /// Above the heads: text and number of columns. Empty if there are none.
+    /// The line above the heads: each text, and the number of columns that it spans. May be empty.
     pub groups: Vec<(String, usize)>,
     pub heads: Vec<String>,
     pub rows: Vec<Vec<Cell>>,
@@ -271,7 +272,7 @@ impl Point {
 #[derive(Clone, Debug)]
 pub struct Bars {
     pub value: Axis,
-    /// What the groups are.
+    /// A text that says what the groups are.
     pub category: String,
     /// The value at which bars begin; also drawn as a line.
     pub origin: f64,
@@ -279,7 +280,7 @@ pub struct Bars {
     pub groups: Vec<Group>,
 }
 
-/// The meaning of a part of a bar.
+/// The meaning of a part of a bar: an entry of the legend.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub name: String,

@@ -38,13 +38,13 @@ impl Record {
         !self.get("round").is_empty()
     }
 
-    /// A line for all rounds together.
+    /// One line for all rounds together, with the text `round` in place of a round's number.
     pub fn once<T: Serialize>(self, round: &str, figure: T) -> Option<Self> {
         Some(self.with("round", round).with_all(&figure))
     }
 
     /// Every number and text of a structure, at any depth; names are joined by `_`. Lists are left
-    /// to JSON.
+    /// out: only the JSON file has them.
     fn with_all(mut self, figure: &impl Serialize) -> Self {
         let value = serde_json::to_value(figure).expect("figures are plain structures");
         self.flatten("", &value);
@@ -53,7 +53,7 @@ impl Record {
 
     fn flatten(&mut self, name: &str, value: &Value) {
         let text = match value {
-            // A `Result`: the reason for a missing value is left to JSON.
+            // A `Result`. Only the JSON file has the reason for a missing value.
             Value::Object(fields) if fields.len() == 1 && fields.contains_key("Err") => return,
             Value::Object(fields) if fields.len() == 1 && fields.contains_key("Ok") => {
                 return self.flatten(name, &fields["Ok"]);

@@ -136,7 +136,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// At most three digits after the point, or two significant ones.
+/// At most three digits after the point; below 0.01, two significant digits.
 pub fn plain(value: f64) -> String {
     let decimals =
         if value != 0.0 && value.abs() < 0.01 { 1 - value.abs().log10().floor() as i32 } else { 3 };

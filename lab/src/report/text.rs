@@ -51,7 +51,8 @@ impl Section {
     }
 }
 
-/// A line below a table, folded after its own indentation if it is too long.
+/// A line below a table. If it is too long, it is wrapped. Each part keeps the line's indentation,
+/// with two more spaces from the second part on.
 fn folded(note: &str) -> String {
     if note.chars().count() + 2 <= WIDEST {
         return format!("  {note}\n");

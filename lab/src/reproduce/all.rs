@@ -149,7 +149,8 @@ impl Run {
         self.outcome == "failed" || disproved
     }
 
-    /// Lines of the summary: the published claim, and the number of goals reached.
+    /// Lines of the summary: the claim with the number of goals reached, and the figures for which
+    /// there is a published value.
     fn rows(&self, table: &mut Table) {
         let claim = || [self.name, self.claim].map(Cell::from);
         let dashes = ["-", "-"].map(Cell::from);

@@ -1,4 +1,4 @@
-//! Cells of tables, measured in turns.
+//! Measures the cells of a table, one after the other in each round.
 
 use crate::bench::interleaved;
 use crate::session::STOP;
@@ -46,7 +46,8 @@ pub fn measure<C: Cell>(
     }
 }
 
-/// Implements [`Cell`] for types that keep their figures in these fields.
+/// Implements [`Cell`] for a type with the fields `not_measured` and `$figures`, a list. The
+/// expression `$name` gives the cell's name.
 macro_rules! keeps {
     ($cell:ty, $figures:ident: $figure:ty, |$this:ident| $name:expr) => {
         impl $crate::reproduce::cells::Cell for $cell {

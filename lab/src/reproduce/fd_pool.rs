@@ -472,7 +472,7 @@ fn texts(values: Option<Values>) -> [String; 4] {
     ]
 }
 
-/// Three digits, down to microseconds.
+/// A number of milliseconds with three digits; below 1, in whole microseconds.
 fn milliseconds(value: f64) -> String {
     if value < 1.0 { format!("{value:.3}") } else { size::digits(value) }
 }

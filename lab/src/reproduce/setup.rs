@@ -16,7 +16,7 @@ pub struct Setup {
     pub experiment: &'static str,
     pub machine: Machine,
     pub storage: Storage,
-    /// The scratch file, if there is one.
+    /// The file of [`Scratch`], as a text; `None` for an experiment that opens none.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     pub notices: Vec<String>,

@@ -33,7 +33,7 @@ const COALESCE: Coalesce = Coalesce { gap: 64 << 10, max: 4 << 20 };
 #[derive(Debug)]
 pub struct Store {
     local: LocalFileSystem,
-    /// The number of files written so far: a part of the name of the next one.
+    /// The number of temporary files made so far: a part of the name of the next one.
     staged: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ impl Store {
     async fn write(&self, path: PathBuf, payload: PutPayload) -> io::Result<Metadata> {
         let number = self.staged.fetch_add(1, Ordering::Relaxed);
         let mut staged = path.clone().into_os_string();
-        // Lists leave such names out.
+        // `LocalFileSystem` leaves names that end in `#` and digits out of its lists.
         staged.push(format!("#{}{number}", std::process::id()));
         let staged = PathBuf::from(staged);
         let mut options = File::options();
@@ -191,7 +191,7 @@ impl ObjectStore for Store {
         let ranges: Vec<_> = ranges.collect::<Result<_>>()?;
         let chunks = file.read_ranges(&ranges, COALESCE).await;
         let chunks = chunks.map_err(|error| failed(error, location))?;
-        // Each chunk keeps the memory that it shares.
+        // A chunk keeps the buffer in memory that it shares with other chunks.
         Ok(chunks.into_iter().map(Bytes::from_owner).collect())
     }
 

@@ -75,7 +75,7 @@ int main(void)
     answer("cancel with the right key", io_cancel(ctx, &iocb, &event));
     reap(ctx, 1, &event);
 
-    /* The block is looked up by address only: its present content does not matter. */
+    /* The iocb is looked up by its address only: its present content does not matter. */
     io_prep_poll(&iocb, ends[0], POLLIN);
     answer("submit a poll and wipe its block", submit1(ctx, &iocb));
     memset(&iocb, 0, sizeof iocb);

@@ -121,8 +121,8 @@ int main(void)
     direct = other >= 0;
     if (pipe(ends))
         die("pipe");
-    /* The files first get numbers from 100 on, because the fixed numbers are among those below,
-     * which are closed. */
+    /* The files first get numbers from 100 on. The call below closes 3 to 99, and the fixed numbers
+     * are among these. */
     int counter = eventfd(0, 0),
         spare[] = {fcntl(fd, F_DUPFD, 100),
                    direct ? fcntl(other, F_DUPFD, 100) : fcntl(fd, F_DUPFD, 100),

@@ -1,5 +1,5 @@
-/* io_destroy while other threads submit and reap: each call has one of two answers, and
- * afterwards no buffer is used. */
+/* io_destroy while other threads submit and reap: each call succeeds or fails with EINVAL
+ * (io_submit also with EAGAIN). Afterwards no buffer is used. */
 #include "common.h"
 
 #define ROUNDS 60

@@ -1,4 +1,5 @@
-/* io_getevents and signals: interrupted if there are no events, on the waiting thread. */
+/* io_getevents and signals: a signal interrupts the call if there are no events. Handlers run on
+ * the waiting thread. */
 #include "common.h"
 
 static volatile sig_atomic_t handled, elsewhere;

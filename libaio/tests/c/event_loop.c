@@ -424,7 +424,7 @@ static void holes(void)
     end(&loop);
 }
 
-/* The result of a request with a vector, in a loop: if it is refused, the errno. */
+/* The result of a vectored request on the context of `loop`, or the errno if it is refused. */
 static long answers(struct loop *loop, struct iocb *iocb)
 {
     struct io_event event;

@@ -7,7 +7,7 @@
 static int fd, direct, stop;
 static long done;
 
-/* One round through the engine: reads of both kinds, a poll, the end of the context. */
+/* One round through the engine: buffered and direct reads, a poll, the end of the context. */
 static int round_trip(unsigned char *buf)
 {
     struct iocb iocbs[9], *list[9];

@@ -1,5 +1,5 @@
-/* In a foreign program: all descriptors closed without the library's knowledge, exit with
- * requests in flight. */
+/* A foreign program closes all descriptors without the library's knowledge, and exits with requests
+ * in flight. */
 #include "common.h"
 
 static void in_flight(int fd, int leave_by_exit)

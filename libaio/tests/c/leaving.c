@@ -51,7 +51,8 @@ static void ended(pid_t pid)
         die("status %x", status);
 }
 
-/* Ends with 0 if the child, which reads the file, finds the data of all writes. */
+/* Ends this process, with status 0 if the child, which reads the file, has found the data of all
+ * writes. */
 static void by_child(pid_t pid)
 {
     int status;
@@ -184,7 +185,7 @@ static void at_any_moment(void)
     say("[io_submit leaves] _exit in a signal handler, at any moment", "%d of 100 end", over);
 }
 
-/* A child with the parent's memory leaves the parent's requests alone. */
+/* A child that ends, and an exec that fails, do not have the parent's requests executed twice. */
 static void once_only(void)
 {
     struct io_event events[BLOCKS];

@@ -1,8 +1,8 @@
 /* POLL: ready at once, later, never; the reported events, and which fields must be empty. */
 #include "common.h"
 
-/* The requested events. The kernel sometimes reports more (POLLRDNORM beside POLLIN), depending
- * on how it learned of them. */
+/* Prints the requested events that were reported, errors and hang-ups. The kernel sometimes reports
+ * more (POLLRDNORM beside POLLIN), depending on how it learned of the events. */
 static void mask(const char *name, const struct io_event *event, short asked)
 {
     if ((long)event->res < 0)

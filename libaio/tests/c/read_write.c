@@ -176,7 +176,7 @@ int main(void)
     io_prep_pread(&iocb, folder, buf, 8, 0);
     request(ctx, "read of a directory", &iocb);
 
-    /* The request is copied at submit: its block may be used again at once. */
+    /* The request is copied at submit: its iocb may be used again at once. */
     struct iocb *list = &iocb;
     struct io_event events[32];
     for (int i = 0; i < 32; i++) {

@@ -4,7 +4,7 @@
 
 static const long kept = 4711;
 
-/* Success preserves errno. */
+/* The result of a call by its number. A call that succeeds must have preserved errno. */
 static long by_number(long value)
 {
     if (value < 0)

@@ -1,6 +1,6 @@
-/* The use of the host's fs.aio-max-nr by contexts after direct reads went to the kernel, and the
- * number of contexts with few descriptors. Other programs make and end contexts meanwhile. So a
- * reading counts only if fs.aio-nr is the same before and after it. A figure counts if AGREE
+/* How much of the host's fs.aio-max-nr contexts use after direct reads went to the kernel, and how
+ * many contexts can be made with few descriptors. Other programs make and end contexts meanwhile.
+ * So a reading counts only if fs.aio-nr is the same before and after it. A figure counts if AGREE
  * readings agree on it, and at most half as many on any other figure. */
 #include "../c/common.h"
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-/* A thousand contexts at the same time: each reads in turn, all read together, and threads wait
- * for some. Prints the maximum number of threads in the process. */
+/* A thousand contexts at the same time: each reads in turn, all read together, and threads wait for
+ * ten each. The process must have few threads. */
 #include "../c/common.h"
 #include <sys/resource.h>
 

@@ -58,7 +58,7 @@ int main(int argc, char **argv)
         CHECK(threads());
         CHECK(destroy(ctx) == 0);
         CHECK(dlclose(library) == 0);
-        /* The threads look for work, and end, in code of the library. */
+        /* After dlclose(3), the threads still run code of the library until they end. */
         for (int i = 0; threads(); i++) {
             CHECK(i < 2000);
             usleep(10000);

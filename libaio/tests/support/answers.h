@@ -263,7 +263,8 @@ UNUSED static long status(const char *what)
     return value;
 }
 
-/* Prints a number once it is no more than `bound`: ending threads may take a moment. */
+/* Returns a figure of /proc/self/status once it is at most `bound`, or after 10 s: ending threads
+ * may take a moment. */
 UNUSED static long settled(const char *what, long bound)
 {
     long value;

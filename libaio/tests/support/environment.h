@@ -1,5 +1,5 @@
-/* The common part of the programs about the environment: the loader's view, and clearing the
- * environment. */
+/* The common part of the programs about the environment: whether the process gains privileges
+ * (AT_SECURE), and clearing the environment. */
 #ifndef ENVIRONMENT_H
 #define ENVIRONMENT_H
 

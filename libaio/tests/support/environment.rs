@@ -45,7 +45,7 @@ impl Program {
         Self { folder, path }
     }
 
-    /// The program's output, under a time limit, without any variables.
+    /// The program's output, under a time limit, without the library's variables.
     #[allow(dead_code, reason = "not every test file asks")]
     pub fn answers(&self) -> String {
         self.answers_to(&[])
@@ -66,8 +66,8 @@ impl Program {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs the program with variables that choose an engine without effect, and that count
-    /// contexts. Returns the output and the number of contexts.
+    /// Runs the program with variables that choose the engine `null`, which moves no data, and that
+    /// count contexts. Returns the output and the number of contexts.
     #[allow(dead_code, reason = "as above")]
     fn run(&self, arguments: &[&str], as_nobody: bool) -> (String, u64) {
         let region = Region::create().expect("memory");

@@ -1,4 +1,4 @@
-/* What the programs share whose file has stopped answering.
+/* The common part of programs that use a file whose server does not answer.
  *
  * A program says on standard output which of its steps begins and which has ended. It waits for a
  * line on standard input where the test that runs it changes what the file's server does. */

@@ -1,4 +1,4 @@
-/* A use of a library in processes that may take hardly any more memory. */
+/* Runs a use of a library in processes that may take hardly any more memory. */
 #ifndef LITTLE_MEMORY_H
 #define LITTLE_MEMORY_H
 

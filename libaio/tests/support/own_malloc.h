@@ -11,8 +11,8 @@ static int lock;
 
 static void *take(size_t size, size_t alignment)
 {
-    /* A thread must not take the lock twice, as it would from a signal handler or from syscall()
-     * itself. */
+    /* A thread that has the lock would wait here without end. So neither a signal handler nor
+     * syscall() itself may allocate meanwhile. */
     while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
         syscall(SYS_sched_yield);
     if (syscall(SYS_gettid) <= 0)
@@ -79,7 +79,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     return real(thread, attributes, body, argument);
 }
 
-/* Allocations since the last call of this, without those of new threads. */
+/* Allocations since the last call of this function, without those of new threads. */
 static long allocations(void)
 {
     static long before;

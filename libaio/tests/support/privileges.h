@@ -57,8 +57,8 @@ static int others(void)
     return other;
 }
 
-/* Changes the effective user repeatedly while `work` runs, then drops all rights permanently.
- * The environment variable `variable` has the library's path. */
+/* Changes the effective user back and forth, and calls `work` before each change. Then drops all
+ * rights permanently. The environment variable `variable` has the library's path. */
 static void drop_privileges(const char *variable, void (*work)(void))
 {
     const char *library = getenv(variable);

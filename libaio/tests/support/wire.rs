@@ -164,7 +164,7 @@ pub fn mount() -> Result<(File, PathBuf), String> {
         0 => Ok(()),
         _ => Err(failed(what, Error::last_os_error())),
     };
-    // SAFETY: a number.
+    // SAFETY: unshare(2) takes a number and accesses no memory.
     done("mounts of its own", unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
     let none = std::ptr::null();
     // SAFETY: a path that ends in NUL; the other strings may be none.

@@ -9,8 +9,8 @@
 #include <aio.h>
 #include <dirent.h>
 
-/* The time limit of a program that hangs; a child has a limit of its own. A program that does
- * not hang takes many times longer on a busy machine. */
+/* The time limit of a program that hangs; a child has a limit of its own. It is long, because
+ * programs run many times longer on a busy machine. */
 #define SECONDS_MAX 300
 
 __attribute__((constructor)) static void start(void)

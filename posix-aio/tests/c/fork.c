@@ -126,7 +126,7 @@ static void with_child(void)
     in_child(grandchild);
 }
 
-/* A child may end in every way while its parent has requests in flight. */
+/* A child may call exit(3) while its parent has requests in flight. */
 static void leaves(void)
 {
     exit(0);

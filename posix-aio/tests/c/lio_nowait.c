@@ -11,7 +11,8 @@ static struct aiocb entry(int opcode, int fd, void *to, size_t n, off_t offset)
     return cb;
 }
 
-/* Prints how many times the list's signal comes, with its value, and that it then comes no more. */
+/* Prints how many times the list's signal comes. Each must have the right value, and come after the
+ * end of all requests. */
 static void list(const char *name, struct aiocb **entries, int n)
 {
     static int value = 100;

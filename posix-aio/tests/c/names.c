@@ -1,4 +1,4 @@
-/* Plain and 64 names on the same control blocks, which have one layout. */
+/* Functions with and without the suffix 64, on the same control blocks, which have one layout. */
 #include "common.h"
 
 static unsigned char buf[PAGE];

@@ -7,8 +7,8 @@ static sigset_t set;
 typedef int one(struct aiocb *);
 typedef int listed(int, struct aiocb *const *, int, struct sigevent *);
 
-/* Takes the old version from the library that has the default version. Otherwise the test would
- * use the other library. */
+/* Returns the old version of a function. It must be in the library that has the default version,
+ * which is the one under test. */
 static void *old(const char *name, const char *version)
 {
     Dl_info here, there;

@@ -63,7 +63,8 @@ static void streams(void)
     through("[aio_read order; aio_write order] 64 writes and reads of a socket", pair[1], pair[0]);
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair))
         die("socketpair");
-    /* These are more writes than a datagram socket takes: the rest waits in its queue. */
+    /* A datagram socket takes fewer writes than these at once, so the others wait in the
+     * descriptor's queue. */
     through("[aio_read order; aio_write order] 64 datagrams", pair[1], pair[0]);
 }
 

@@ -179,7 +179,7 @@ static void named_pipe_and_terminal(void)
     close(master);
 }
 
-/* An append goes to the end of the file and ignores the offset, in lio_listio as well. */
+/* An append goes to the end of the file and ignores the offset. */
 static void append(void)
 {
     int fd = temp_file(100), other = reopen(fd, O_RDWR | O_APPEND);

@@ -96,7 +96,7 @@ static void again(void)
         right += finish(&cb) == 0 && aio_return(&cb) == PAGE;
     }
     say("[aio_read success; aio_write success] one block 1000 times", "%d right", right);
-    /* The program never asks for the outcome. */
+    /* The program never calls aio_return. */
     for (int i = 0; i < 100; i++) {
         cb.aio_offset = 0;
         if (aio_read(&cb))

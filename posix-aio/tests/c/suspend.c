@@ -186,7 +186,8 @@ int main(void)
     struct timespec half_minute = {30, 0};
     signals("[aio_suspend EINTR] signals", 0, NULL);
     signals("[aio_suspend EINTR] signals within the timeout", 0, &half_minute);
-    /* Behind aio_suspend is a futex call, which the kernel restarts unless it has a timeout. */
+    /* Natively, aio_suspend sleeps in a futex call, which the kernel restarts unless the call has a
+     * timeout. */
     signals("[aio_suspend EINTR] signals, SA_RESTART", SA_RESTART, NULL);
     signals("[aio_suspend EINTR] signals within the timeout, SA_RESTART", SA_RESTART, &half_minute);
     many();

@@ -1,5 +1,5 @@
-/* Threads with a descriptor table of their own: a number reads the file that it has in their
- * table, or the call is refused. */
+/* Threads with a descriptor table of their own: a request reads the file that its number names in
+ * their table, or the call is refused. */
 #include "../../../libaio/tests/support/own_table.h"
 #include <aio.h>
 

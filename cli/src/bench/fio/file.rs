@@ -65,7 +65,7 @@ impl<'a> Section<'a> {
         Some(size + bytes(&["offset", "fileoffset"]).unwrap_or(0))
     }
 
-    /// The harm that the job would do to the user's files.
+    /// An error text if the job would write to, or enlarge, an existing file that it names.
     fn harm(&self) -> Option<String> {
         let (line, names) = self.last(&["filename"])?;
         let names = expand(names).replace("\\:", "\0");
@@ -113,7 +113,7 @@ impl JobFile {
     /// Reads the file, and the files that it includes.
     ///
     /// # Errors
-    /// A text: a file cannot be read, or has no job.
+    /// A text: a file cannot be read, includes are nested too deeply, or there is no job.
     pub fn read(path: &Path, chosen: &[String]) -> Result<Self, String> {
         let mut lines = Vec::new();
         read_into(&mut lines, path, 0)?;
@@ -171,14 +171,14 @@ impl JobFile {
         self.jobs().iter().all(|job| job.last(&places).is_none())
     }
 
-    /// The folder of its first job's files.
+    /// The folder of the files of the first job; `.` if that is not an existing folder.
     pub fn folder(&self) -> PathBuf {
         let jobs = self.jobs();
         let folder = jobs.first().map(Section::folder).filter(|folder| folder.is_dir());
         folder.unwrap_or_else(|| ".".into())
     }
 
-    /// The harm that the jobs would do to existing files that they name.
+    /// An error text for each job that would write to, or enlarge, an existing file.
     pub fn harms(&self) -> Vec<String> {
         self.jobs().iter().filter_map(Section::harm).collect()
     }
@@ -210,7 +210,8 @@ impl JobFile {
     }
 }
 
-/// `include NAME` inserts the lines of that file, relative to the including one.
+/// `include NAME` inserts the lines of that file. NAME is relative to the current folder or, if it
+/// does not exist there, to the folder of the including file.
 fn read_into(lines: &mut Vec<Line>, path: &Path, depth: usize) -> Result<(), String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;

@@ -45,7 +45,7 @@ struct Settings {
     engines: Vec<String>,
 }
 
-/// A way to run a job file.
+/// A way to run a job file: a native engine of fio's, or a drop-in in the place of one.
 #[derive(Clone, Debug, PartialEq)]
 struct Way {
     /// fio's engine.
@@ -59,7 +59,8 @@ struct Way {
 const OF_FIO: [(DropIn, &str); 2] = [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
 
 impl Way {
-    /// The ways for the engines that the user chose, or else for the job files' own engines.
+    /// The ways for the engines in `chosen`: one for a native engine, and one for each drop-in for
+    /// an engine of uringlet's. The engines in `own` (of the job files) are more native ones.
     fn all(chosen: &[Engine], own: Vec<String>) -> Vec<Self> {
         let of = |ioengine: &str, ours| Self { ioengine: ioengine.to_owned(), ours };
         let mut ways = Vec::new();
@@ -99,7 +100,7 @@ struct Row {
     file: usize,
     name: String,
     group: u64,
-    /// The cells by the number of the way.
+    /// The cells, each with the index of its way in [`Runs::ways`].
     cells: BTreeMap<usize, Cell>,
 }
 
@@ -123,7 +124,7 @@ impl Cell {
     }
 }
 
-/// All results, and what was refused as a whole.
+/// All results, and the combinations of job file and way that fio could not run.
 struct Runs {
     fio: PathBuf,
     /// The folder in which fio runs.
@@ -132,7 +133,7 @@ struct Runs {
     files: Vec<JobFile>,
     ways: Vec<Way>,
     rows: Vec<Row>,
-    /// The numbers of a file and of a way in which fio cannot run it, and the reason.
+    /// The index of a file, the index of a way in which fio cannot run it, and the reason.
     refused: Vec<(usize, usize, String)>,
     /// fio's version.
     version: String,
@@ -219,7 +220,8 @@ impl Runs {
     }
 }
 
-/// fio's output for a job file. After Ctrl-C, fio ends normally, and removes its files.
+/// fio's output for a job file. After Ctrl-C, fio gets SIGINT. So it ends in order, and removes the
+/// files of jobs with unlink=1.
 fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
     // The output goes to memory. A full pipe would stop fio, and a pipe that a job of a killed fio
     // has open would stop this command.
@@ -273,7 +275,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut session = Session::new(&arguments.outputs, None)?;
     arguments.sandbox.enter()?;
     let machine = Machine::look();
-    // Files of jobs that name no folder go into this one, which is removed at the end.
+    // If no job says where its files are, they go into a temporary folder. The folder is removed at
+    // the end, unless --keep is given.
     let placeless = files.iter().all(JobFile::is_placeless);
     let own = placeless.then(|| tempfile::Builder::new().prefix("uringlet-").tempdir());
     let mut own = own.transpose().context("cannot make a folder for the jobs' files")?;

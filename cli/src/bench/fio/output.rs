@@ -31,11 +31,11 @@ pub struct Job {
     pub failure: Option<String>,
     /// The job's own options, and the options that all jobs share.
     pub options: Map<String, Value>,
-    /// The entries of fio's list, without the counts of each latency.
+    /// The job's entries in the list `jobs` of fio's output, without the bins of the latencies.
     pub entries: Vec<Value>,
 }
 
-/// A whole run.
+/// What fio's output says about a whole run.
 pub struct Found {
     pub version: String,
     pub jobs: Vec<Job>,

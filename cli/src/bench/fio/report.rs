@@ -87,7 +87,7 @@ struct Load {
     rw: String,
     #[serde(skip)]
     bs: String,
-    /// Bytes, or fio's words if there are several sizes.
+    /// Bytes, or the text of the option `bs` if it is not a single size.
     block: Value,
     depth: u64,
     threads: u64,
@@ -122,7 +122,7 @@ impl Row {
 }
 
 impl Runs {
-    /// Numbers of uringlet's ways.
+    /// The indices of uringlet's ways in [`Runs::ways`].
     fn ours(&self) -> impl Iterator<Item = usize> {
         (0..self.ways.len()).filter(|&way| self.ways[way].ours.is_some())
     }

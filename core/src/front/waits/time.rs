@@ -48,7 +48,7 @@ impl Time {
         Ok(Some(Duration::new(seconds, nanoseconds)))
     }
 
-    /// The call has ended: writes the remaining time, as select(2) does.
+    /// Writes the time that is left at the end of the call, as select(2) does.
     ///
     /// # Safety
     /// As [`Time::read`], which has not refused it.

@@ -35,7 +35,8 @@ fn cold_file(reads: usize) -> File {
     file
 }
 
-/// While this value lives, no page is in memory for reads that this thread tries.
+/// While this value lives, pages from an offset on count as missing for reads that this thread
+/// tries.
 struct Absent;
 
 impl Absent {
@@ -80,7 +81,7 @@ impl Reads {
     /// Can the file's reads be tried without waiting?
     fn can_be_tried(&mut self, name: &str) -> bool {
         let sqe = Sqe::read(self.file.as_raw_fd(), &mut self.buffers[0][..], 0);
-        // SAFETY: a read into the buffer.
+        // SAFETY: the buffer outlives the call.
         let can = !matches!(unsafe { exec::try_read(&sqe) }, Tried::Impossible);
         if !can {
             crate::skipped(name, "RWF_NOWAIT is refused here");
@@ -172,8 +173,8 @@ fn a_waiter_that_has_enough_does_not_read_what_is_missing() {
         reads.submit();
         reads.wait(1);
         let stats = reads.stats();
-        // The first try took long because this thread was preempted: the second read is left to a
-        // worker.
+        // If the first try took long, because this thread was preempted, the second read was left
+        // to a worker.
         let disturbed = reads.cold().for_workers.load(Ordering::Relaxed);
         reads.wait(2);
         reads.all_right();
@@ -189,7 +190,7 @@ fn no_more_than_the_bound_are_on_their_way() {
     let _absent = Absent::from(0);
     let mut reads = Reads::alone(COMING_MAX + 32);
     reads.submit();
-    // A read that takes long because this thread was preempted ends a poll.
+    // A poll ends early if a try takes long, because this thread was preempted.
     while reads.cold().may_try() {
         reads.instance.poll();
     }
@@ -208,8 +209,8 @@ fn executed_by(name: &str, executed: u64, poll: impl Fn(&Arc<Instance>)) {
     }
     for _ in 0..100 {
         (0..8).for_each(|_| facts::learn_tried(reads.file.as_raw_fd(), false));
-        // If this thread was preempted during a write, the write's time says nothing about the next
-        // one.
+        // A write in which this thread was preempted looks as if it had slept. What was learned
+        // from such a write is forgotten.
         let fd = written.as_raw_fd();
         Facts::forget(&(fd..=fd));
         reads.file.read_exact_at(&mut [0; LEN], 0).unwrap();
@@ -253,7 +254,7 @@ fn who_is_told_by_an_eventfd_is_served_while_another_thread_waits_now_and_then()
     let (instance, fd) = (&reads.instance, reads.file.as_raw_fd());
     let mut buffer = [0; LEN];
     for _ in 0..100 {
-        // Waiters seem to come.
+        // The engine now expects waiters.
         (0..8).for_each(|_| instance.router().waiters.one_came());
         let sqe = Sqe::read(fd, &raw mut buffer, 0);
         let notify = crate::instance::submit::TOLD_OTHERWISE;
@@ -325,8 +326,8 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
     const NAME: &str = "a_file_in_memory_leaves_the_lane_where_trying_is_refused";
     const CHILD: &str = "URINGLET_TEST_CHILD";
     if std::env::var_os(CHILD).is_none() {
-        // The test has a process of its own, because the threads of a process serve all of its
-        // contexts.
+        // The test has a process of its own. Engine threads that this thread starts have the
+        // filter, too, and would serve contexts of other tests.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args([NAME, "--nocapture"]).env(CHILD, NAME).stdout(std::process::Stdio::null());
         let status = child.status();
@@ -345,8 +346,8 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
     let (quick_us, rate) = (15, sys::ticks_per_us());
     let (mut quick_in_a_row, deadline) = (0, Instant::now() + LONG);
     while descriptor::known(fd).unwrap().sleeps(false) {
-        // Twenty quick reads are enough. The two reads of a round count as quick if they took at
-        // most `quick_us` together.
+        // After twenty quick rounds in a row, the file must have left the lane. A round is quick if
+        // its two reads took at most `quick_us` together.
         assert!(quick_in_a_row < 20 && Instant::now() < deadline, "it is tried without end");
         let begin = sys::ticks();
         reads.submit();

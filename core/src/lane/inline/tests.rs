@@ -58,14 +58,15 @@ fn a_write_at_an_offset_and_an_append_behind_it_are_executed_in_this_order() {
 }
 
 /// A descriptor number that the engine has looked up as that of a plain file. Now it names a file
-/// that appends, and the engine was not told. Nothing else in this process uses the number.
+/// that appends, and the engine has not looked it up again. Nothing else in this process uses the
+/// number.
 struct Reused {
     number: i32,
     path: tempfile::TempPath,
 }
 
 impl Reused {
-    /// `local`: the file system is remembered as a local one.
+    /// Is the file system remembered as a `local` one?
     fn new(number: i32, local: bool) -> Self {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let open =
@@ -110,7 +111,7 @@ fn submit_writes(instance: &Instance, fd: i32, parts: &'static [&'static [u8]]) 
     }
 }
 
-/// Waits for `count` completions, or polls, and reaps them.
+/// Waits for `count` completions, for at most `timeout`. Reaps, and returns the number.
 fn wait_and_reap(instance: &Instance, count: u32, timeout: Option<Duration>) -> u32 {
     without_taker(|taker| instance.wait(count, count, timeout, None, taker));
     instance.reap(count, |cqe| assert!(cqe.res > 0, "{}", cqe.res))

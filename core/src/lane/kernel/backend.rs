@@ -40,8 +40,8 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Ends the signals on [`Backend::events`]. Only an interface needs this that goes on
-    /// signalling after a submit with `tell`.
+    /// Ends the signals on [`Backend::events`]. Needed by an interface where a submit with `tell`
+    /// affects the completions of later submits, too.
     fn untell(&self) {}
 
     /// Has the backend taken requests that have not reached the kernel yet? The next call hands

@@ -136,7 +136,7 @@ impl Uring {
         if !self.told.swap(true, Ordering::AcqRel) {
             let fd = self.fds.events();
             if fd < 0 || self.ring.submitter().register_eventfd(fd).is_err() {
-                // The watchdog finds the completions.
+                // Without these signals, the watchdog finds the completions.
                 self.told.store(false, Ordering::Release);
             }
         }
@@ -301,7 +301,8 @@ impl Backend for Uring {
         _: &mut [Harvested],
     ) -> (usize, SleepEnd) {
         self.arm();
-        // The thread that has handed over may be computing, and then has to be interrupted.
+        // If another thread has handed over, and computes, it has to be interrupted. So this thread
+        // sleeps for at most a tick.
         let looks_again = self.cooperates && !self.is_issuer();
         let timeout =
             if looks_again { Some(timeout.map_or(TICK, |t| t.min(TICK))) } else { timeout };

@@ -21,7 +21,7 @@ use crate::sys::aio::{FLAG_RESFD, IoEvent, Iocb, command};
 /// The `data` of the poll that ends a sleep.
 const WAKE: u64 = u64::MAX;
 
-/// The head of the ring that the kernel shares.
+/// The header of the ring that the kernel shares with the process.
 #[repr(C)]
 struct RingHeader {
     id: u32,
@@ -44,7 +44,8 @@ pub(super) struct LinuxAio {
     room: usize,
     /// One for each slot; the kernel copies them at submit.
     iocbs: Zeros<UnsafeCell<Iocb>>,
-    /// The number of places in the ring. The header has it too, but anybody can write there.
+    /// The number of places in the ring. The header has it, too, but the program can overwrite
+    /// that.
     places: u32,
     /// The ring has the known layout.
     mapped: bool,
@@ -138,7 +139,7 @@ impl LinuxAio {
             self.fds.armed.store(false, Ordering::Relaxed);
             return 0;
         }
-        // Anybody can write to the ring: an event that belongs to none of these requests is no
+        // The program can write to the ring: an event that belongs to none of these requests is no
         // completion.
         let iocb = self.iocbs.get(event.data as usize);
         if iocb.is_none_or(|iocb| iocb.get().addr() as u64 != event.obj) {
@@ -291,7 +292,8 @@ impl Backend for LinuxAio {
 
     fn close(&self) {
         // The context is destroyed at once, and not when the last thread drops it: fs.aio-max-nr is
-        // one number for the whole host. Only the poll can be in flight; this call cancels it.
+        // one number for the whole host. Only the poll of `wake_fd` can be in flight; this call
+        // cancels it.
         let context = self.context.swap(0, Ordering::Relaxed);
         if context != 0 {
             sys::io_destroy(context);

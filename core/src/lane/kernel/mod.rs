@@ -2,8 +2,8 @@
 //!
 //! A submitter only queues requests. The thread that comes to wait hands all of them over with one
 //! system call, and sleeps inside the kernel's own wait. If the program does not come, a worker
-//! hands over, and the poller's thread collects. README.md in this folder has the rights, and the
-//! argument that no completion is lost.
+//! hands over, and the poller's thread collects. One thread at a time has the right to hand over,
+//! and one the right to collect. README.md argues that no completion is lost.
 #![allow(unsafe_code)]
 
 mod backend;
@@ -34,8 +34,8 @@ use crate::sys;
 use crate::word::baton::{Baton, Release};
 use crate::word::reaper::{Reaper, Reaping};
 
-/// [`KernelLane::depth`] counts sixteenths of a request. Each batch lowers the depth by a
-/// sixteenth.
+/// [`KernelLane::depth`] counts sixteenths of a request. Each batch lowers the depth by a sixteenth
+/// of its value, but not below the current number of requests.
 const DEPTH_PARTS: usize = 16;
 
 /// How a thread hands over.
@@ -47,8 +47,8 @@ pub(crate) struct HandOver {
     pub(crate) at_once: bool,
 }
 
-/// An io_uring has room for at least this many requests, because a smaller one takes no less of the
-/// host's resources.
+/// An io_uring has room for at least this many requests (or for all slots, if they are fewer), also
+/// if `Builder::kernel_room` is less. A smaller ring takes no less of the host's resources.
 const RING_LEAST: usize = 128;
 
 /// The kernel lane of one context.
@@ -169,7 +169,7 @@ impl KernelLane {
         lock(&self.refusals).clone()
     }
 
-    /// The interface, made now if none was needed before.
+    /// The interface, made now if none was needed before. `None`: all were refused.
     fn backend(&self, board: &Board) -> Option<&dyn Backend> {
         let known = self.backend.get().is_some();
         let made = self.backend.get_or_init(|| {
@@ -231,7 +231,9 @@ impl KernelLane {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Is there something to hand over, or (if `collects`) to collect, and no thread that does it?
+    /// Could the calling thread help? Yes if requests were announced, and no thread hands them
+    /// over. With `collects`, also if requests are in flight, and no thread collects their
+    /// completions.
     pub(crate) fn has_help_to_offer(&self, collects: bool) -> bool {
         let view = self.hand_over.view();
         self.queued() > 0 && view.has_work() && !view.is_held()
@@ -331,7 +333,8 @@ impl KernelLane {
                 // succeeds or reports the error.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
                 if let Some(refused) = batch.next() {
-                    // Always true: no thread closes the descriptor during the hand-over.
+                    // `take_back` returns true: no thread closes the descriptor during the
+                    // hand-over.
                     let _ = refused.slot().take_back();
                     board.forward(refused, Route::Pool, Executor::Kernel);
                 }
@@ -426,7 +429,7 @@ impl KernelLane {
         let (_, tell) = self.begin_to_hand_over(board, backend, &batch, how);
         let (taken, errno) = reaping.asleep(|| backend.submit(batch.requests(), tell, true));
         if taken != 1 {
-            // Always true: no thread closes the descriptor during the hand-over.
+            // `take_back` returns true: no thread closes the descriptor during the hand-over.
             let _ = board.slot(index).take_back();
         }
         self.has_handed_over(fd, write, false);
@@ -487,7 +490,7 @@ impl KernelLane {
     /// the poller watch again.
     pub(crate) fn stays_watched(&self, needed: impl FnOnce() -> bool) -> bool {
         self.told.store(false, Ordering::SeqCst);
-        // Either this thread sees the need, or the thread that needs the watch sees the flag.
+        // Either this thread sees the need, or the thread that needs the watch sees the flag clear.
         needed() && !self.told.swap(true, Ordering::SeqCst)
     }
 
@@ -593,8 +596,8 @@ impl KernelLane {
     fn pass_on_the_right(&self, board: &Board) {
         if self.in_flight() > 0 || self.queued() > 0 {
             self.reaper.pass_on(board.completions());
-            // An event loop or the poller may have been signalled, and have found this thread
-            // collecting.
+            // An event loop or the poller may have been signalled while this thread collected. It
+            // is signalled once more.
             if self.reaper.was_wanted()
                 && let Some(events) = self.events()
             {

@@ -3,8 +3,9 @@
 //!
 //! glibc executes the requests of one descriptor one after the other. So each request here goes to
 //! an idle duplicate of its file's descriptor. If all duplicates are busy, one more is made. They
-//! are closed when none of the file's requests is in flight. glibc reads the descriptor number when
-//! it executes a request. By then the program's own number may name another file.
+//! are closed when none of the file's requests is in flight. There is another reason for
+//! duplicates: glibc reads the descriptor number when it executes a request. By then the program's
+//! own number may name another file.
 //!
 //! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)). So
 //! a file with such a lock gets no duplicate, and none of its duplicates is closed: the program's
@@ -59,7 +60,8 @@ struct AioInit {
     reserved: c_int,
 }
 
-/// A function of the C library, not of a drop-in, wherever the loader has put the drop-in.
+/// A function of the C library itself. A drop-in, which is loaded in its place, may define a
+/// function of the same name.
 fn next(name: &CStr) -> Option<*mut c_void> {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
     // glibc before 2.34 has these functions in a separate library.
@@ -201,7 +203,7 @@ impl Notifier {
     }
 }
 
-/// Requests that the thread waits for.
+/// Requests that the notifier thread waits for.
 struct List {
     functions: Option<&'static Functions>,
     blocks: [*const aiocb; OLDEST],
@@ -209,8 +211,8 @@ struct List {
 }
 
 impl List {
-    /// Sleeps until one of these requests is done, at most [`TICK`], because other requests may be
-    /// done before.
+    /// Sleeps until one of these requests is done, for at most [`TICK`]. The limit is for requests
+    /// that are not on this list.
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
         let time = sys::timespec(TICK);
@@ -257,7 +259,7 @@ unsafe impl Sync for PosixAio {}
 unsafe impl Send for PosixAio {}
 
 fn zeroed() -> aiocb {
-    // SAFETY: integers, null pointers, and SIGEV_SIGNAL with no signal, which is replaced.
+    // SAFETY: zero bytes are valid: integers, null pointers, and SIGEV_SIGNAL, replaced below.
     let mut block: aiocb = unsafe { std::mem::zeroed() };
     block.aio_sigevent.sigev_notify = libc::SIGEV_NONE;
     block
@@ -282,7 +284,7 @@ unsafe fn looks_unfinished(block: *const aiocb) -> bool {
 
 /// May this process hold a POSIX record lock on the file? True if any process does.
 fn is_locked_by_us(fd: RawFd) -> bool {
-    // SAFETY: plain integers.
+    // SAFETY: a `flock` is plain integers, so zero bytes are valid.
     let mut query: libc::flock = unsafe { std::mem::zeroed() };
     query.l_type = libc::F_WRLCK as libc::c_short;
     // The query is made for the open file, not for the process, so that it sees the process's own
@@ -340,7 +342,7 @@ impl PosixAio {
         let (mut any, mut is_to_tell, mut wakes) = (false, false, false);
         for one in in_flight.iter_mut().filter(|one| one.tell || *asleep) {
             let block = self.block(one.block);
-            // SAFETY: in flight, or done and not yet taken.
+            // SAFETY: the block is in flight, or done and not yet taken.
             if unsafe { self.error(block) } != libc::EINPROGRESS {
                 (is_to_tell, wakes) = (is_to_tell || one.tell, true);
                 one.tell = false;
@@ -531,7 +533,7 @@ impl Backend for Arc<PosixAio> {
         let (mut at, mut n) = (0, 0);
         while at < state.in_flight.len() && n < done.len() {
             let place = self.block(state.in_flight[at].block);
-            // SAFETY: in flight, or done and not yet taken.
+            // SAFETY: the block is in flight, or done and not yet taken.
             let error = unsafe { self.error(place) };
             if error == libc::EINPROGRESS {
                 at += 1;

@@ -26,7 +26,7 @@ fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
         let sqe = if key % 2 == 0 { Sqe::fsync(fd) } else { Sqe::fdatasync(fd) };
         Entry { sqe: sqe.user_data(key as u64), data: 0, notify: -1 }
     });
-    // SAFETY: no buffers.
+    // SAFETY: fsyncs have no buffers.
     assert_eq!(unsafe { instance.submit(&entries) }.accepted, entries.len());
     let mut linked = 0;
     while linked < FSYNCS {
@@ -41,7 +41,7 @@ fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
     (instance, seat)
 }
 
-/// Waits for all, and returns their results.
+/// Waits for all fsyncs, and returns their results.
 fn results(instance: &Arc<Instance>) -> [Option<i32>; FSYNCS as usize] {
     let mut results = [None; FSYNCS as usize];
     while results.contains(&None) {
@@ -133,7 +133,7 @@ fn one_alone_is_executed_by_who_waits_for_it_and_wakes_nobody() {
     instance.leave_alone();
     let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()), data: 0, notify: -1 };
     for _ in 0..4 {
-        // SAFETY: no buffers.
+        // SAFETY: fsyncs have no buffers.
         assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
         without_taker(|taker| instance.wait(1, 1, None, None, taker));
         assert_eq!(instance.reap(1, |cqe| assert_eq!(cqe.res, 0)), 1);
@@ -144,10 +144,10 @@ fn one_alone_is_executed_by_who_waits_for_it_and_wakes_nobody() {
 
 #[test]
 fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
-    // SAFETY: the name is a string.
+    // SAFETY: the name is a NUL-terminated string.
     let fd = unsafe { libc::memfd_create(c"fsync".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0);
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: the descriptor is new, and the file is its only owner.
     let file = unsafe { File::from_raw_fd(fd) };
     let builder = Context::builder().entries(32).engine(EngineKind::Workers).stats(true);
     let instance = Instance::new(&builder).unwrap();
@@ -155,24 +155,24 @@ fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
     let fsyncs = |n: u32| {
         let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()), data: 0, notify: -1 };
         for _ in 0..n {
-            // SAFETY: no buffers.
+            // SAFETY: fsyncs have no buffers.
             assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
         }
         without_taker(|taker| instance.wait(n, n, None, None, taker));
         assert_eq!(instance.reap(n, |cqe| assert_eq!(cqe.res, 0)), n);
     };
     let facts = || descriptor::known(fd).unwrap();
-    // The facts about an earlier file with this number may say that it syncs quickly.
+    // What is remembered of the number may be about a file of another test that syncs quickly.
     Facts::forget(&(fd..=fd));
-    // Has the engine find out the file system.
+    // The engine finds out the kind of the file system.
     facts();
     descriptor::prove(fd, true);
     assert!(!facts().syncs_quickly());
     let quick = |n: u32| (0..n).for_each(|_| descriptor::learn_sync(fd, 1, 1));
     quick(2);
     assert!(!facts().syncs_quickly());
-    // Each of these fsyncs is timed: it is the third quick one, or it is slow and the next two are
-    // not enough.
+    // This fsync is timed. If it is quick, it is the third quick one in a row. If it is slow, the
+    // next two quick ones are not enough.
     fsyncs(1);
     if !facts().syncs_quickly() {
         quick(2);
@@ -185,7 +185,7 @@ fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
     let before = passed_on();
     fsyncs(1);
     assert_eq!(passed_on(), before, "executed as any inline request");
-    // From now on it is expected to wait for the device.
+    // This is learned as a slow fsync: the next one is expected to wait for the device.
     descriptor::learn_sync(fd, u64::MAX, 1);
     assert!(!facts().syncs_quickly());
     fsyncs(1);

@@ -21,7 +21,8 @@ fn what_waits_for_a_worker_has_its_file_after_the_program_has_closed_it() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("file"), "text").unwrap();
     let opened = std::fs::File::open(folder.path()).unwrap();
-    // The entry is a copy: the path is read at submit.
+    // `submit` copies the entry and the path. Afterwards the request needs only the folder's
+    // descriptor, which is closed below.
     let sqe = Sqe::openat(opened.as_raw_fd(), c"file", libc::O_RDONLY | libc::O_CLOEXEC, 0);
     // SAFETY: the path is static.
     let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };

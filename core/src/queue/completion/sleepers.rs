@@ -12,7 +12,8 @@ use crate::queue::sleep::{Sleep, SleepEnd};
 use crate::sync::{Ordering, fence, lock_counted, this_thread};
 use crate::sys::aio::IoEvent;
 
-/// Words for threads that sleep for certain requests, one each; other sleepers share one.
+/// The number of futex words for threads that sleep for certain requests, one each. All other
+/// sleepers share one more.
 pub(super) const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// The completions that wake a sleeping thread: a function and its arguments. A signal handler may
@@ -37,7 +38,7 @@ impl Concern {
 
     /// Completions of requests with this [`Sqe::user_data`](crate::Sqe::user_data).
     pub fn about(user_data: u64) -> Self {
-        // SAFETY: it looks at the words only.
+        // SAFETY: the function reads its arguments only.
         unsafe { Self::new(|words, event| event.obj == words[0], &[user_data]) }
     }
 
@@ -80,7 +81,7 @@ struct Asleep {
     concern: Option<Concern>,
     /// The thread's word; [`WORDS`]: the shared one.
     word: usize,
-    /// The eventfd that ends the sleep of a thread that sleeps elsewhere; else -1.
+    /// The eventfd that ends the sleep of a thread that does not sleep on its word; else -1.
     eventfd: RawFd,
     /// The eventfd belongs to this sleep alone.
     owns: bool,
@@ -315,7 +316,7 @@ impl Completions {
                 woken.add(self, one);
             }
         }
-        // The thread that closes a context sleeps without a concern.
+        // The thread that closes a context sleeps without a concern, so it is woken in any case.
         let closing = sleepers.closed;
         drop(sleepers);
         woken.wake(self);

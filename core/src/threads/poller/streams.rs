@@ -1,5 +1,5 @@
-//! The waiting requests, by descriptor. Reads of one descriptor are executed one after the other,
-//! and so are writes.
+//! The waiting requests, by descriptor. A stream is what such a descriptor names: a pipe, a socket
+//! or a terminal. Reads of one descriptor are executed one after the other, and so are writes.
 //!
 //! A descriptor is registered for one event at a time (EPOLLONESHOT). Its token has a number that
 //! changes with each registration. So an event of an earlier file of this descriptor is ignored.
@@ -135,7 +135,8 @@ impl Stream {
         place.map_or(self.waiting.len(), |(at, _)| at)
     }
 
-    /// The events that the stream waits for. Requests for a worker, or held back, do not count.
+    /// The events that the stream waits for. Requests that were passed on to a worker, or are held
+    /// back, do not count.
     fn events(&self) -> Option<i16> {
         let waits = |&at: &usize| {
             let one = &self.waiting[at];
@@ -145,7 +146,8 @@ impl Stream {
         all.reduce(|events, one| events | one)
     }
 
-    /// epoll cannot watch the stream, for this reason. Sets the events that poll(2) would report.
+    /// epoll has refused to watch the stream, with this errno. Sets the events that poll(2) would
+    /// report.
     fn unwatched(&mut self, errno: i32, events: i16) -> StreamWatch {
         const ALWAYS_READY: i16 =
             libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
@@ -226,7 +228,8 @@ impl Streams {
         Some(fd)
     }
 
-    /// An event of a stream has come.
+    /// Notes an event of a stream, and has the thread check it. Ignores an event of an earlier
+    /// registration.
     pub(super) fn is_ready(&mut self, token: u64, revents: i16) {
         let (fd, registration) = (token as u32 as RawFd, (token >> 32) as u32);
         if let Some(stream) = self.by_fd.get_mut(&fd)
@@ -265,7 +268,8 @@ impl Streams {
 
     /// Takes requests of a descriptor that are ready, or were not tried yet, off the list. These
     /// are all polls, the read that has waited longest, and the write that has waited longest.
-    /// Later transfers stay on the list, because these may leave nothing for them.
+    /// Later transfers stay on the list, because earlier ones may leave no data, or no room, for
+    /// them.
     pub(super) fn take_ready(&mut self, fd: RawFd) -> Vec<(PolledRequest, i16)> {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
@@ -335,15 +339,16 @@ impl Streams {
         if is_held { StreamWatch::Held } else { armed }
     }
 
-    /// There is a new epoll, which watches nothing.
+    /// Has the thread register all streams with the new epoll, which watches nothing yet.
     pub(super) fn forget_epoll(&mut self) {
         self.by_fd.values_mut().for_each(|stream| stream.registration = 0);
         self.all_are_due();
     }
 
     /// Takes a request of a descriptor off the list, if it is there. Also returns whether the
-    /// stream has other requests. In some contexts, the first transfer of a stream counts as being
-    /// executed, as in the C library (aio_cancel(3)). Such a transfer stays on the list.
+    /// stream has other requests. A request that a worker executes stays on the list. So does the
+    /// first transfer of a stream, if the context has `begins_streams_at_once`: aio_cancel(3) of
+    /// the C library cannot cancel it.
     pub(super) fn remove(
         &mut self,
         fd: RawFd,
@@ -368,7 +373,8 @@ impl Streams {
         Some((one, others))
     }
 
-    /// A request that was passed on has ended. True: others of its stream may proceed.
+    /// Takes a request off the list that was passed on to a worker, and has ended. True: it was
+    /// there, and others of its stream may proceed.
     pub(super) fn end(&mut self, number: u32) -> bool {
         let is_it = |one: &PolledRequest| one.passed_on == number;
         let found = self.by_fd.iter_mut().find_map(|(&fd, stream)| {
@@ -382,8 +388,8 @@ impl Streams {
         })
     }
 
-    /// These descriptors are about to be closed: requests get duplicates. `gone`: the numbers will
-    /// name no file. True: there are such requests.
+    /// Gives requests on these descriptors duplicates, because the descriptors are about to be
+    /// closed. `gone`: the numbers will name no file. True: there are such requests.
     pub(super) fn keep_files(
         &mut self,
         epoll: RawFd,
@@ -403,8 +409,8 @@ impl Streams {
                 let is_tried = one.transfer && self.served.contains(&(fd, one.events));
                 firsts.push(!is_tried && !stream.is_behind(at));
             }
-            // The requests go back to the front, the last one first. A request that comes back
-            // later was in front of them.
+            // The requests are put back in front, the last one first, so they keep their order. A
+            // request that is being tried now comes back later, and goes in front of them.
             for (mut one, is_first) in stream.waiting.into_iter().zip(firsts).rev() {
                 // As with the C library's aio, a request that is not the first of its stream finds
                 // no file. The number itself does not ensure that, because the next opened file

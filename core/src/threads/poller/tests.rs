@@ -36,8 +36,8 @@ fn started<'a>(
     request
 }
 
-/// Two reads of one pipe. The second read is the first that is found to be of a stream. `after`
-/// runs before the first read is found to be of a stream, too.
+/// Two reads of one pipe. The second read is found to be of a stream before the first one is.
+/// `after` runs between the two.
 fn reads_in_order(nonblocking: bool, after: impl FnOnce(&Poller)) {
     let builder = Context::builder().entries(4).engine(EngineKind::Workers);
     let instance = Instance::new(&builder).unwrap();

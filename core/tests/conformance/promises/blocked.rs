@@ -15,7 +15,7 @@ use crate::common::{
 };
 use uringlet::{Context, Sqe};
 
-/// More than the maximum number of workers for work that ends.
+/// More than the maximum number of workers (64), without those that wait in an open.
 const OPENS: usize = 200;
 
 #[test]
@@ -80,7 +80,8 @@ fn blocked_opens_stop_nothing_else_and_are_all_released() {
         let results = by_user_data(&reap_all(&mut context));
         assert_eq!(results.len(), 500);
         assert!((0..500).all(|at| results[&at] == BLOCK as i32));
-        // These requests need workers of both kinds. They run one at a time, then all together.
+        // These requests need workers of both pools: for work that ends by itself, and for work
+        // that may wait without end. They run one at a time, then all together.
         let path = c_path(dir.path());
         let mut status = std::mem::MaybeUninit::<libc::statx>::uninit();
         let others = [

@@ -208,7 +208,7 @@ fn every_request_completes_once_while_another_thread_cancels() {
                 assert_eq!(results.insert(cqe.user_data, cqe.res), None);
                 free.push(slot);
             }
-            // SAFETY: asks how many bytes lie in the pipe.
+            // SAFETY: a live integer, which gets the number of bytes in the pipe.
             unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &mut left_in_pipe) };
             assert_eq!(left_in_pipe % 4, 0, "a read takes its four bytes or none");
             let spare = left_in_pipe as usize;

@@ -95,7 +95,7 @@ impl Request {
     }
 }
 
-/// The thread's requests and contexts. The requests outlive the context.
+/// The thread's context and requests. The requests' buffers are dropped after the context.
 struct Hung {
     context: Context,
     file: File,
@@ -434,7 +434,8 @@ fn destroy_waits_for_the_server_and_ends_with_it() {
 
 #[test]
 fn files_of_a_server_that_answers_nothing_leave_workers_for_others() {
-    // More than the maximum number of workers for work that ends.
+    // Together these are more files than the maximum number of workers (64), without those that
+    // wait for a server.
     const CONTEXTS: usize = 4;
     const FILES: usize = 30;
     isolated(|| {

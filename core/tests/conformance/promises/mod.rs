@@ -32,7 +32,7 @@ fn errno(result: std::io::Result<()>) -> i32 {
     result.err().map_or(0, |error| error.raw_os_error().expect("an errno"))
 }
 
-/// `count` reads of one block each into `buffers`, numbered from 0.
+/// Pushes a read of one block into each of the `buffers`, numbered from 0.
 fn push_reads(context: &mut Context, file: &File, buffers: &mut [[u8; BLOCK]]) {
     let blocks = file.metadata().unwrap().len() / BLOCK as u64;
     for (at, buffer) in (0..).zip(buffers) {

@@ -41,7 +41,7 @@ impl Blocker {
         const MISSING: u64 = 1;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // poll(2) of a userfaultfd that blocks only says POLLERR.
+        // Without `O_NONBLOCK`, poll(2) of a userfaultfd only returns POLLERR.
         // SAFETY: a new descriptor and a new mapping of one page, both owned by the result.
         unsafe {
             let fd =

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// The maximum number of names that may differ.
+/// The number of rows in `DIFFERENT`.
 const EXCEPTIONS: usize = 3;
 
 /// Differences from `tokio::fs`, as rows of the table.

@@ -18,8 +18,9 @@ pub struct IoUring {
 }
 
 impl IoUring {
-    /// The fastest setup that this kernel supports. First choice: completions run in the waiting
-    /// call. Second: they do not interrupt the thread. Third: the plain setup.
+    /// The fastest setup that this kernel supports. First choice: the kernel completes requests in
+    /// the waiting call (`DEFER_TASKRUN`). Second: completing them does not interrupt the thread
+    /// (`COOP_TASKRUN`). Third: no flags.
     ///
     /// # Errors
     /// The reason of the kernel's refusal.
@@ -108,8 +109,8 @@ impl Queue for IoUring {
         }
     }
 
-    /// Makes a plain ring for this. If completions ran in the waiting call, a call would be needed
-    /// to [`collect`](Queue::collect) them.
+    /// Replaces the ring by one without flags. With `DEFER_TASKRUN`, requests complete only during
+    /// a call, so that [`collect`](Queue::collect) would have to make one.
     fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
         let entries = self.ring.params().sq_entries();
         let made = io_uring::IoUring::new(entries).and_then(|ring| {

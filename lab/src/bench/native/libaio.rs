@@ -58,7 +58,8 @@ pub struct Libaio {
     eventfd: Option<u32>,
 }
 
-// SAFETY: the pointers are into its own vector, and the kernel lets any thread use a context.
+// SAFETY: the pointers in `prepared` point into `iocbs`, which moves with them. The kernel lets any
+// thread use a context.
 unsafe impl Send for Libaio {}
 
 impl Libaio {
@@ -92,7 +93,8 @@ impl Libaio {
         })
     }
 
-    /// Takes at least `least` events.
+    /// Waits for at least `least` events, and takes all that are ready. A signal ends the wait
+    /// without an event.
     #[inline]
     fn get(&mut self, least: usize) -> std::io::Result<()> {
         let (number, context, most) = (libc::SYS_io_getevents, self.context, self.events.len());
@@ -137,7 +139,7 @@ impl Queue for Libaio {
             // The kernel refuses an fsync with a buffer or an offset.
             Operation::Fsync => whole_file,
         };
-        // SAFETY: the pointer was just made from a place in the vector.
+        // SAFETY: the pointer was just made from an element of the vector.
         unsafe { iocb.write(filled) };
         self.prepared.push(iocb);
     }

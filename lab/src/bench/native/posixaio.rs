@@ -60,8 +60,8 @@ unsafe extern "C" {
 }
 
 /// Raises the C library's maximum number of threads, one for each descriptor, from 20 to 128. A new
-/// maximum has an effect only before the first request of the process. So this one must be enough
-/// for the 64 duplicates of uringlet's engine `posix_aio`, too. This engine needs one thread only.
+/// maximum has an effect only before the first request of the process. So 128 must also be enough
+/// for the 64 duplicates of uringlet's engine `posix_aio`. The native engine needs one thread only.
 fn size_once() {
     #[cfg(target_env = "gnu")]
     {

@@ -1,5 +1,5 @@
-//! The cost of adding to a completion list, beside a list behind a mutex: an open question of the
-//! publication.
+//! The cost of adding to a completion list, compared with that of a vector behind a mutex. The
+//! publication (Linux block layer, 2008) left this question open.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +29,8 @@ pub struct ListCost {
 /// A completion on a list: owner, number, and result.
 type Item = [u64; 3];
 
-/// Has this many threads add batches of 32 for `each` in each of the three ways, while one thread
-/// drains. A measurement, which keeps `producers + 1` CPUs busy.
+/// Measures each of the three costs for the time `each`: this many threads add batches of 32, while
+/// one thread drains. Keeps `producers + 1` CPUs busy.
 pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
     let (list, queue) = (CompletionList::<Item>::new(), Mutex::new(Vec::new()));
     list.drain(|_| ());

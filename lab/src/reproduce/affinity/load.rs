@@ -1,4 +1,5 @@
-//! Reads past the page cache, with a constant number in flight, from a thread on a CPU of its own.
+//! Reads past the page cache, with a constant number in flight. The thread that makes them may be
+//! confined to one CPU.
 
 use super::cycles::Cycles;
 use crate::bench::{Figure, Job, Load, Ours, keep_in_flight};
@@ -28,7 +29,7 @@ pub struct Run {
     /// Completed in the submitting thread's cell (its NUMA node, cache or core).
     pub completion_home: u64,
     pub completion_away: u64,
-    /// Times that a request went from one CPU to another.
+    /// How many times a request went from one CPU to another.
     pub hand_overs: u64,
     /// The whole machine's CPU time during the run.
     pub time: Option<CpuTime>,

@@ -75,9 +75,9 @@ pub struct Arguments {
 enum What {
     /// One of the 18 placements.
     Placed(Letters, Cpus),
-    /// Free placement.
+    /// Free placement, with uringlet's `rq_affinity` at this value.
     Free { rq_affinity: u8 },
-    /// Free placement, with the kernel's switch at this value.
+    /// Free placement, with the disk's `queue/rq_affinity` at this value.
     Kernel { rq_affinity: u8 },
     /// Small reads, by name.
     Small(&'static str),
@@ -186,7 +186,8 @@ fn lists(each: Duration) -> Vec<ListCost> {
     [1, 2, 4].into_iter().filter(go_on).map(|producers| compare_lists(producers, each)).collect()
 }
 
-/// The CPU for the letter I: a CPU that serves the disk's interrupts, or else the first CPU.
+/// The CPU for the letter I ([`sites::Site`]): a CPU that serves the disk's interrupts, or else the
+/// first CPU.
 fn interrupt(
     topology: &Topology,
     device: &Result<Device, String>,
@@ -226,7 +227,7 @@ fn one(cpu: usize) -> Affinity {
     Affinity::Cpus([cpu].into_iter().collect())
 }
 
-/// Everything to run: each distinct placement once.
+/// All rows to run: each distinct placement once, free placement, and small reads.
 fn all_cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell> {
     let (write, direct, order, fsync_every) = (false, true, Order::Sequential, None);
     let load = |window, block| Load { write, direct, order, window, block, fsync_every };
@@ -264,8 +265,8 @@ fn all_cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell>
         [(report::SMALL_REMOTE, Affinity::OtherCell), (report::SMALL_LOCAL, Affinity::Application)];
     for (name, completion) in ways {
         let builder = Context::builder().completion_affinity(completion);
-        // The application is confined to a CPU. So its cell stays the one in which the context was
-        // made.
+        // `Application` and `OtherCell` depend on the cell of the first submit. The application
+        // stays in that cell, because it is confined to one CPU.
         let application =
             placements.iter().find_map(|placed| placed.cpus).map(|cpus| cpus.application);
         cells.push(Cell { application, ..cell(What::Small(name), builder, small) });

@@ -35,8 +35,8 @@ struct Summary {
 
 /// If a placement's throughput is within this many percent of free placement's, it costs nothing.
 const ALIKE_PERCENT: f64 = 3.0;
-/// Rounds of a row may agree by chance. If chance makes them agree as much in less than this share
-/// of all reports, their agreement has a cause.
+/// Rounds agree that are all slower than free placement, or all not slower. If chance makes as many
+/// rounds of a row agree in less than this share of all reports, there is a cause.
 const BY_CHANCE: f64 = 0.05;
 /// A CPU that is busy for this many percent of the time limits the run.
 const BUSY_PERCENT: f64 = 90.0;
@@ -50,7 +50,7 @@ struct Against {
     rounds: usize,
     /// Rounds that were slower than free placement.
     slower: usize,
-    /// The busiest CPU, by the median of its shares.
+    /// Of the busiest CPUs of all runs, the one with the median busy time.
     busiest: Option<Busiest>,
 }
 
@@ -74,7 +74,7 @@ impl Against {
         (self.median - 1.0).abs() * 100.0 <= ALIKE_PERCENT
     }
 
-    /// The range of its rounds.
+    /// The number of slower rounds, and the lowest and the highest ratio, as a text.
     fn spread(&self) -> String {
         let Self { least, most, rounds, slower, .. } = *self;
         format!("slower in {slower} of {rounds} rounds ({least:.2} to {most:.2})")
@@ -203,7 +203,8 @@ fn percent(count: u64, all: u64) -> String {
     format!("{:.0} %", count as f64 / all.max(1) as f64 * 100.0)
 }
 
-/// The results of small reads, as cells of a table's row: completions at home, rate, times.
+/// The results of small reads, as cells of a table's row. The first cell is the share of requests
+/// that completed in the submitter's NUMA node, cache or core; rate, ratio and CPU times follow.
 fn small_cells(runs: &[Run], summary: Option<Summary>, base: Option<f64>) -> [String; 7] {
     let home = runs.iter().map(|run| run.completion_home).sum();
     let [home, rate, ratio] = summary.map_or_else(dashes, |summary| {

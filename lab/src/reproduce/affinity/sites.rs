@@ -79,12 +79,13 @@ pub fn placements(cells: &[CpuSet], interrupt: usize) -> Vec<Placed> {
 
 fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
     let near = cells.iter().position(|cell| cell.contains(interrupt))?;
-    // A CPU of the cell other than the interrupt's, so that the application has a CPU to itself.
+    // A CPU of the cell, if possible not the interrupt's, so that the application has its own CPU.
     let beside = |cell: &CpuSet| cell.iter().find(|&cpu| cpu != interrupt).or(cell.first());
     let others: Vec<usize> = (0..cells.len()).filter(|&at| at != near).collect();
     let home = if letters.application == Site::I { near } else { *others.first()? };
     let application = beside(&cells[home])?;
-    // An unused cell comes first. Without one, any cell will do except for `excluded`.
+    // First choice: a cell without another role. Second: a cell that is neither the application's
+    // nor the interrupt's. Last: any cell except `excluded`.
     let away_from = |excluded: usize, taken: &[usize]| {
         let free = others.iter().find(|at| **at != home && !taken.contains(at));
         let any = free.or(others.iter().find(|at| **at != home));
@@ -96,7 +97,7 @@ fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
         Site::A => Some((home, application)),
         Site::X => {
             let at = away_from(excluded, taken)?;
-            // If two roles are in one cell, they have the same CPU.
+            // In the cell of the interrupt or of the application, X is the CPU of that role.
             let cpu = match at {
                 at if at == near => interrupt,
                 at if at == home => application,

@@ -49,7 +49,7 @@ pub struct Job<'a> {
     pub file: &'a File,
     /// Bytes from the beginning of the file, a multiple of the record.
     pub size: u64,
-    /// A number in every record that this job, or the previous one, has written.
+    /// A number in every record: written by this phase, or for [`Phase::Read`] by the phase before.
     pub mark: u64,
 }
 
@@ -180,7 +180,8 @@ impl Job<'_> {
     fn submit(&self, shared: &Shared<'_>, submits: &mut Submits, entries: &[Entry]) -> usize {
         let mut done = 0;
         while done < entries.len() {
-            // SAFETY: each buffer is its request's until that was taken, and outlives the context.
+            // SAFETY: nothing else uses a request's buffer before its completion is taken. The
+            // buffers outlive the context.
             let submitted =
                 unsafe { submits.submit(&shared.instance, &entries[done..], self.batch) };
             done += submitted.accepted;

@@ -142,7 +142,7 @@ impl Settings {
         cells
     }
 
-    /// The time of all rounds, if files are copied at 300 MB/s.
+    /// The time of all rounds, if each phase of the job transfers 300 MB/s.
     fn takes(&self) -> Duration {
         let cells = (self.threads.len() * BATCHES.len()) as f64;
         let job = 3.0 * self.job_size as f64 / 3e8;

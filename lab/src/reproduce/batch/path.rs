@@ -29,7 +29,8 @@ pub struct Figure {
     pub requests: u64,
     /// Contended steps to get a request's slot: attempts, failed ones included.
     pub steps_per_request: f64,
-    /// Calls of the engine, each of which announces its requests with some more contended steps.
+    /// Batches that were pushed to the engine. Announcing a batch takes further contended steps,
+    /// which `steps_per_request` does not count.
     pub hand_overs_per_request: f64,
     /// The time of the median call, divided by its requests. The median leaves out calls during
     /// which the thread had no CPU.

@@ -85,8 +85,8 @@ pub struct Report {
     pub published_points: f64,
 }
 
-/// The figure of one by one divided by the figure of batches, for each number of threads. The cells
-/// of both figures are neighbours.
+/// For each number of threads, the figure with slots taken one by one divided by that with batches.
+/// The cells of both figures are neighbours.
 fn ratios<P>(
     cells: &[Cell<P>],
     of: impl Fn(&Figure) -> f64 + Copy,

@@ -60,7 +60,7 @@ impl Files {
     }
 }
 
-/// Writes the owner and the number of a block into it.
+/// Writes the number of a block's thread and the number of the block into the block.
 fn stamp(block: &mut [u8], thread: u64, number: u64) {
     block[..8].copy_from_slice(&(thread << 32 | number).to_ne_bytes());
 }
@@ -294,12 +294,13 @@ impl Do for Psync {
     }
 }
 
-/// Requests of each thread, if all of them together execute `loops` loops of 512 jobs.
+/// The number of requests of each of `jobs` threads. Together they make as many requests as 512
+/// threads that make `loops` requests for each block of a file.
 pub fn requests(jobs: usize, loops: u64) -> u64 {
     (512 * (FILE / BLOCK) * loops).div_ceil(jobs as u64)
 }
 
-/// The approximate maximum time of one cell: for the estimate.
+/// The approximate maximum duration of one cell, with 1.5 µs for each request.
 pub fn estimate(loops: u64) -> Duration {
     Duration::from_nanos(512 * (FILE / BLOCK) * loops * 1500)
 }

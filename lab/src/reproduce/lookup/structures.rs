@@ -1,10 +1,11 @@
 //! Three structures that find the context of a handle: the kernel's list, the radix tree that was
 //! to replace it, and uringlet's table.
 //!
-//! The list and the radix tree are as the kernel's: a reader takes no lock and writes no shared
-//! line. RCU, for the kernel's readers, costs next to nothing; uringlet has a word per thread that
-//! says what the thread uses. The list and the tree get the same word, so that the three differ in
-//! their search alone. They only grow here, so nothing is freed under a reader.
+//! The list and the radix tree are as the kernel's: a reader takes no lock, and writes to no shared
+//! cache line. The kernel's readers are protected by RCU, which costs next to nothing. In uringlet,
+//! a hazard pointer of the thread ([`Look`]) says which handle the thread uses. Lookups in the list
+//! and in the tree set it, too, so that the three differ in their search alone. The structures only
+//! grow here, so nothing is freed while a reader uses it.
 
 #![allow(unsafe_code)]
 

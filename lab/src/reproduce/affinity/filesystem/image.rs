@@ -69,7 +69,7 @@ impl Reply {
     }
 }
 
-/// The data of the thread and the context's handler: a buffer and a reply for each slot.
+/// The data that the thread and the context's handler share: a buffer and a reply for each slot.
 ///
 /// A free slot belongs to the thread. While its request is in flight, it belongs to the request.
 /// When the request is complete, it belongs to the handler, until the thread reaps the completion.
@@ -128,7 +128,8 @@ impl Queue {
 struct Disk {
     file: File,
     part: Part,
-    // The context is dropped before the buffers of its requests, for which it waits.
+    // Dropped before `slots`: when the context is dropped, it waits for the requests that use the
+    // buffers in `slots`.
     queue: Mutex<Queue>,
     slots: Arc<Slots>,
     /// Set when the file system ends.
@@ -143,11 +144,12 @@ impl Disk {
             return reply.error(error);
         }
         let slot = queue.free.pop().expect("it was just waited for");
-        // SAFETY: a free slot is this thread's.
+        // SAFETY: a free slot belongs to this thread, so nothing else uses its buffer.
         let buffer = unsafe { &mut *self.slots.buffers.slot(slot) };
         let sqe = request(self.file.as_raw_fd(), buffer).user_data(slot as u64);
         *self.slots.reply(slot) = Some(reply);
-        // SAFETY: the buffer outlives the context, and is its request's until that has completed.
+        // SAFETY: the buffer outlives the context, and nothing else uses it before the request has
+        // completed.
         let pushed = unsafe { queue.context.push(sqe) };
         let pushed = pushed.map_err(|_full| Error::from(ErrorKind::WouldBlock));
         if let Err(error) = pushed.and_then(|()| queue.context.submit().map(drop))
@@ -323,7 +325,7 @@ impl Image {
         Ok(Self { work: Some((mount, thread)), served, path: at.into() })
     }
 
-    /// Unmounts it, and waits for its last requests.
+    /// Unmounts the image, and waits for its last requests.
     ///
     /// # Errors
     /// The kernel could not be asked for requests, or the context failed.

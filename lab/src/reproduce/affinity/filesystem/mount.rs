@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 const AT: &str = "/mnt";
 
 /// Gives the calling thread, and the threads and programs that it starts, mounts of their own, and
-/// an empty folder to mount on. All of them end with the last of these threads and programs.
+/// an empty folder to mount on. The mounts end with the last of these threads and programs.
 ///
 /// # Errors
 /// A text: the right to administer the system is needed.
@@ -64,7 +64,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A mount in use ends as soon as it is no longer used.
+        // With MNT_DETACH, a mount that is in use ends when its last use ends.
         if unmount(&self.at, self.flags).is_err() {
             let _ = unmount(&self.at, self.flags | UnmountFlags::DETACH);
         }
@@ -76,7 +76,7 @@ const LOOP_FLAGS: u32 = LO_FLAGS_AUTOCLEAR as u32 | LO_FLAGS_DIRECT_IO as u32;
 
 /// A loop device.
 pub struct Loop {
-    /// Keeps the device.
+    /// Stays open, because the device ends with its last descriptor.
     _device: File,
     pub path: PathBuf,
 }

@@ -49,7 +49,7 @@ impl Step {
                 .arg("lazy_itable_init=0,lazy_journal_init=0,nodiscard")
                 .arg(&stage.device.path),
             Self::Untar => {
-                // A descriptor with a position of its own.
+                // Opens the file again, because each program needs its own file offset.
                 let path = format!("/proc/self/fd/{}", tar.as_raw_fd());
                 let tar = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
                 command.args(["--no-same-owner", "-x", "-C"]).arg(&stage.tree).stdin(tar)
@@ -61,7 +61,7 @@ impl Step {
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         path.push(":/usr/sbin:/sbin");
         command.env("PATH", path).env_remove("MAKEFLAGS").env("LC_ALL", "C").process_group(0);
-        // If this process is killed, the mounts have to end with it.
+        // If this process is killed, its programs have to end, too: they would keep the mounts.
         let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(die_with_us) };
@@ -88,7 +88,8 @@ impl Stage {
         part: Part,
         builder: &Builder,
     ) -> Result<Self, String> {
-        // The kernel shows the path of a loop device's file: the path has the id of this process.
+        // The kernel shows the path of a loop device's file. The path has the ID of this process,
+        // so that devices that are left behind can be found.
         let at = |name: &str| folder.join(format!("{name}-{}-{number}", std::process::id()));
         let (image, tree) = (at("image"), at("tree"));
         let made = File::create(&image).and_then(|_| std::fs::create_dir(&tree));
@@ -160,7 +161,7 @@ pub fn side_by_side(step: Step, stages: &[Stage], tar: &File) -> Result<Vec<f64>
 fn wait(mut child: Child) -> Result<ExitStatus, Error> {
     let mut interrupted = false;
     session::until_ended(&child, |group| {
-        // The program was not waited for, so the group still belongs to it.
+        // The program was not reaped, so no other process group can have its number.
         let _ = kill_process_group(group, Signal::KILL);
         interrupted = true;
     });
