@@ -13,12 +13,14 @@
 #![allow(unsafe_code)]
 
 mod time;
+mod watching;
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use self::time::Time;
+use self::watching::Watching;
 use super::descriptors::Next;
 use super::memory::accessible_now;
 use crate::descriptor;
@@ -87,7 +89,7 @@ pub trait Hooks {
     /// The thread is about to sleep again.
     fn resume(_watch: Self::Watch) {}
 
-    /// The call has ended. `is_paused`: after a [`Hooks::pause`].
+    /// Called after the program's call has ended. `is_paused`: after a [`Hooks::pause`].
     fn end(watch: Self::Watch, is_paused: bool);
 
     /// Does the drop-in know that this descriptor is readable by now, or would be if the watch were
@@ -398,26 +400,6 @@ impl Ours {
     }
 }
 
-/// A drop-in's watch of the program's descriptors.
-struct Watching<H: Hooks> {
-    watch: H::Watch,
-    is_paused: bool,
-}
-
-impl<H: Hooks> Watching<H> {
-    fn pause(&mut self) {
-        if !std::mem::replace(&mut self.is_paused, true) {
-            enter(|| H::pause(self.watch));
-        }
-    }
-
-    fn resume(&mut self) {
-        if std::mem::replace(&mut self.is_paused, false) {
-            enter(|| H::resume(self.watch));
-        }
-    }
-}
-
 /// Makes the program's call as an event loop that drives contexts. `native` makes the call
 /// unchanged. `is_there`: its sets are accessible.
 ///
@@ -551,15 +533,14 @@ unsafe fn sleep<H: Hooks>(
             looks = ours.is_to_look(is_set);
         }
         let theirs = theirs(set) as c_int;
-        if theirs == 0 || ours.counted.is_partial() {
-            continue;
+        if theirs > 0 && !ours.counted.is_partial() {
+            // SAFETY: as above.
+            let answer = unsafe { served.answer(set, theirs) };
+            if answer != 0 {
+                return answer;
+            }
+            in_vain += 1;
         }
-        // SAFETY: as above.
-        let answer = unsafe { served.answer(set, theirs) };
-        if answer != 0 {
-            return answer;
-        }
-        in_vain += 1;
     }
 }
 
@@ -579,7 +560,7 @@ unsafe fn wait<H: Hooks>(
     let (watch, mask) = unsafe {
         (enter(|| H::begin(Some(&what).filter(|_| is_there))), H::mask(mask, &mut place))
     };
-    let mut watching = Watching::<H> { watch, is_paused: false };
+    let mut watching = Watching::<H>::new(watch);
     let answer = if loops::may_drive() {
         descriptor::begin_turn();
         // SAFETY: as above.
@@ -587,7 +568,7 @@ unsafe fn wait<H: Hooks>(
     } else {
         native(mask)
     };
-    H::end(watch, watching.is_paused);
+    watching.end();
     answer
 }
 

@@ -275,8 +275,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut session = Session::new(&arguments.outputs, None)?;
     arguments.sandbox.enter()?;
     let machine = Machine::look();
-    // If no job says where its files are, they go into a temporary folder. The folder is removed at
-    // the end, unless --keep is given.
+    // If no job says where its files are, they go into a folder, removed at the end without --keep.
     let placeless = files.iter().all(JobFile::is_placeless);
     let own = placeless.then(|| tempfile::Builder::new().prefix("uringlet-").tempdir());
     let mut own = own.transpose().context("cannot make a folder for the jobs' files")?;
