@@ -195,7 +195,7 @@ int main(int count, char **arguments)
     run_to_breakpoint(pid);
     stop_others();
 
-    /* Ends this program if it waits for one of the other threads. */
+    /* Ends this program if the counted thread waits for a stopped one without end. */
     alarm(600);
     unsigned long all = 0, locked = 0, time = __rdtsc();
     for (;;) {

@@ -97,8 +97,9 @@ fn build(target: &Path) -> Vec<PathBuf> {
         // A statically linked command carries dynamically linked libraries.
         if env::var("CARGO_CFG_TARGET_FEATURE").is_ok_and(|list| list.contains("crt-static")) {
             let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-            // `+crt-static` would override its opposite, so it is replaced where it stands. Some
-            // targets have no such flag and link statically by default: they need the opposite.
+            // `+crt-static` would override `-crt-static`, so it is replaced where it stands.
+            // Targets that link statically by default have no flag to replace. They need
+            // `-crt-static`, too.
             let flags = flags.replace("+crt-static", "-crt-static");
             let separator = if flags.is_empty() { "" } else { "\x1f" };
             let dynamic = "-Ctarget-feature=-crt-static";

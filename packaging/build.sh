@@ -46,9 +46,9 @@ if [[ ! -e "$stubs/libc.so" ]]; then
 fi
 # From the linker's name, rustc derives which kind of arguments it takes: `gcc` here.
 linker="$stubs/stubs-gcc"
-# libgcc_s may use symbols that Zig's glibc lacks, because programs load the libgcc_s of their
-# machine. The Rust toolchain's lld takes two version scripts, rustc's and this project's; GNU ld
-# does not.
+# libgcc_s may use symbols that Zig's glibc lacks: a program loads libgcc_s and glibc from the
+# machine that runs it. The Rust toolchain's lld takes two version scripts, rustc's and this
+# project's; GNU ld does not.
 host="$(rustc -vV | sed -n 's/^host: //p')"
 lld="$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld"
 printf '#!/bin/sh\nexec %s -B%s -B%s -fuse-ld=lld -L%s -Wl,--allow-shlib-undefined "$@"\n' \

@@ -147,9 +147,9 @@ struct uringlet_sqe *uringlet_get_sqe(struct uringlet *u);
  * rest is kept for the next submit. -EAGAIN: there is no room for any, reap first. */
 int uringlet_submit(struct uringlet *u);
 
-/* Submits, and waits until min completions can be reaped, or all that will come. Waits at most
- * timeout_ns, without end if it is negative. Returns the number that can be reaped. -EINTR: a
- * signal handler ran. */
+/* Submits, and waits until min completions can be reaped, or until all requests have completed.
+ * Waits at most timeout_ns, without end if it is negative. Returns the number that can be reaped.
+ * -EINTR: a signal handler ran. */
 int uringlet_wait(struct uringlet *u, unsigned min, int64_t timeout_ns);
 
 /* Takes up to n completions without waiting. */
@@ -166,7 +166,7 @@ int uringlet_run(struct uringlet *u, unsigned min, int64_t timeout_ns);
  * it is being executed. -ENOENT: there is no such request. Any thread may call this. */
 int uringlet_cancel(struct uringlet *u, uint64_t user_data);
 
-/* As uringlet_cancel(), for all requests on a descriptor. Returns the number of them. */
+/* As uringlet_cancel(), for all requests on a descriptor. Returns the number of cancelled ones. */
 int uringlet_cancel_fd(struct uringlet *u, int fd);
 
 /* Reads all ranges, and waits for all. Returns the number of ranges without an error. -EBUSY if the
@@ -274,7 +274,7 @@ static inline void uringlet_prep_writev(struct uringlet_sqe *sqe, int fd, const 
     uringlet_prep_any(sqe, URINGLET_OP_WRITEV, fd, uringlet_address(iov), n, off, 0);
 }
 
-/* fsync(2). Covers requests that were submitted before it, if they have been executed by then. */
+/* fsync(2). Covers every write to the file that completed before the fsync was submitted. */
 static inline void uringlet_prep_fsync(struct uringlet_sqe *sqe, int fd)
 {
     uringlet_prep_any(sqe, URINGLET_OP_FSYNC, fd, 0, 0, 0, 0);

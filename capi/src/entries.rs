@@ -24,7 +24,8 @@ macro_rules! preparations {
 /// # Safety
 /// `at` is an entry, which may be uninitialized.
 unsafe fn write_all_but_user_data(at: *mut Sqe, made: Sqe) {
-    // SAFETY: the caller's contract; the number is copied, whatever it is.
+    // SAFETY: an entry, by the caller's contract. `user_data` may be uninitialized: it is only
+    // copied, as `MaybeUninit`.
     unsafe {
         let user_data = (&raw mut (*at).user_data).cast::<MaybeUninit<u64>>();
         let before = user_data.read();

@@ -248,7 +248,8 @@ pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> 
 /// Calls `f` with up to `max` completions, outside of `enter`. `f` may do anything, and may end its
 /// thread: no value here needs to be dropped.
 fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
-    // Completions of requests that `f` submits are left to the next call.
+    // Takes no more completions than there are requests now. Otherwise, an `f` that submits
+    // requests could keep this loop going without end.
     let begin = enter(|| handle::with_owned(u as usize, |owned| Ok(owned.outstanding())));
     let max = match begin {
         Ok(outstanding) => outstanding.min(max),

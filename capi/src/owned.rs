@@ -96,8 +96,8 @@ impl Owned {
         Ok(accepted)
     }
 
-    /// Submits, and waits for `min` completions, or for all that will come. Returns the number that
-    /// can be reaped.
+    /// Submits, and waits for `min` completions, or for those of all requests if there are fewer.
+    /// Returns the number that can be reaped.
     ///
     /// # Errors
     /// `-EINTR`: a signal handler ran.
@@ -212,7 +212,8 @@ impl Owned {
                 pushed.expect("there is room for it");
                 next += 1;
             }
-            // While more ranges are to come, half of the requests stay in flight.
+            // While there are more ranges, this waits for half of the requests only, so that the
+            // others stay in flight.
             let all = next == count;
             let min = |outstanding: usize| if all { outstanding } else { outstanding.div_ceil(2) };
             // SAFETY: as above.

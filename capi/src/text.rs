@@ -66,7 +66,7 @@ pub(crate) fn of_engine(kind: EngineKind) -> &'static CStr {
         EngineKind::LinuxAio => c"linux_aio",
         EngineKind::PosixAio => c"posix_aio",
         EngineKind::Null => c"null",
-        // An engine that is new in the library.
+        // An engine that was added to `EngineKind`, and not to this list.
         _ => c"unknown",
     }
 }

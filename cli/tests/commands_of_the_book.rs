@@ -83,7 +83,8 @@ const SHORTENED: &[(&str, &str)] = &[
     ("uringlet reproduce", " --quick"),
 ];
 
-/// Exit statuses other than 0 that the pages mention.
+/// Commands for which the pages mention a status other than 0: their beginning, and all statuses
+/// with which they may end.
 const STATUSES: &[(&str, &[i32])] = &[
     ("uringlet doctor --require io_uring", &[0, 3]),
     ("uringlet doctor --forbid docker --require io_uring", &[3]),

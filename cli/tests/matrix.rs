@@ -1,6 +1,6 @@
 //! `uringlet run` with all drop-ins loaded, for each engine, each interface and refused kernel
-//! interfaces. fio verifies what it has written. These tests run 30 of the 75 cells, or all with
-//! `URINGLET_TEST_MATRIX=full` (`ci/matrix.sh`).
+//! interfaces. fio verifies what it has written. These tests run 30 of the 75
+//! combinations, or all with `URINGLET_TEST_MATRIX=full` (`ci/matrix.sh`).
 
 mod skip;
 

@@ -46,8 +46,8 @@ fn value<'a>(record: &'a [(String, String)], column: &str) -> &'a str {
     record.iter().find(|(name, _)| name == column).map_or("", |(_, value)| value)
 }
 
-/// Has the command measured? On a busy machine a placement may not be proved, because its worker
-/// came too late. The table says NO then, and the status is 1. This counts as measured, too.
+/// Has the command measured? An experiment on a busy machine may not prove that requests ran on the
+/// wanted CPUs. Its table says NO then, and the status is 1. This counts as measured, too.
 fn has_measured(run: &Output) -> bool {
     let text = String::from_utf8_lossy(&run.stdout);
     let is_not_proved = || text.split_whitespace().any(|word| word == "NO");
@@ -92,7 +92,8 @@ fn assert_has(plots: &[String], title: &str) {
     assert!(plots.iter().any(|plot| plot == title), "{title} is missing in {plots:#?}");
 }
 
-/// The page as of a busy machine: both latencies of each pair in a table have five digits.
+/// The page as a busy machine would give it: both latencies of each pair `A / B` in a table have
+/// five digits.
 fn with_wide_figures(page: &str) -> String {
     let is_figure = |text: &str| text.parse::<f64>().is_ok();
     let mut found = 0;

@@ -1,5 +1,5 @@
-//! `uringlet top` on running programs: it shows their figures, fits the screen, and leaves nothing
-//! of killed programs.
+//! `uringlet top` on running programs: it shows their figures and fits the screen. Killed programs
+//! leave no files behind.
 #![allow(unsafe_code)]
 
 use serde_json::Value;
@@ -214,7 +214,7 @@ fn nothing_is_left_of_the_killed() {
             let output = top(&["--once", &process.to_string()]);
             assert_eq!(output.status.code(), Some(2), "{output:?}");
         }
-        // Files that other tests are about to remove do not count.
+        // Other tests have files there for a short time, so this waits until those are removed.
         let is_clean = || leavings().iter().all(|path| before.contains(path)).then_some(());
         wait_for("nothing left", is_clean);
     }

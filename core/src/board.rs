@@ -170,12 +170,12 @@ pub(crate) struct Board {
     free: FreeSlots,
     completions: Completions,
     dispatcher: Weak<dyn Dispatcher>,
-    /// The process that made this board.
+    /// The number of the process that made this board (`process::generation`).
     generation: u64,
     closed: AtomicBool,
     /// Counts the requests that were submitted while others were in flight.
     numbered: AtomicU64,
-    /// Requests on the poller's list.
+    /// The number of requests on the poller's list.
     polled: AtomicUsize,
     strict: bool,
     counters: Option<Counting>,

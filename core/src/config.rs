@@ -152,9 +152,9 @@ impl Builder {
     }
 
     /// Workers that may execute requests of this context at a time: 1 to 64. The default is 64, the
-    /// limit of the process. A context may use three times as many workers as are left of that
-    /// limit. Workers that execute requests that may wait without end have a limit of their own, of
-    /// the same value. Of these, a worker that has waited for a millisecond or two does not count.
+    /// limit of the process. One context gets at most three workers for each of the 64 that is idle
+    /// or not made yet. Requests that may wait without end have workers of their own, with the same
+    /// limits. Such a worker no longer counts once it has waited for about a millisecond or two.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;

@@ -69,9 +69,10 @@ pub struct Context {
     taken: VecDeque<Cqe>,
     /// The eventfd that is counted up after each completion, or -1.
     notify: RawFd,
-    /// The eventfd of the context's own, for `notify`.
+    /// The eventfd that `Context::eventfd` has made. `notify` may be its number.
     eventfd: Option<Eventfd>,
-    /// The program's eventfds, for `notify`: all that requests may still count up.
+    /// Duplicates of the program's eventfds ([`Context::set_eventfd`]). Requests may still count
+    /// them up.
     eventfds: Vec<Arc<Copied>>,
     /// A context is not shared between threads: only the owner pushes and reaps.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
@@ -186,11 +187,12 @@ impl Context {
         self.instance.placement()
     }
 
-    /// Has an eventfd(2) counted up after each completion that can be reaped, for loops that wait
-    /// with epoll(7). `None` ends it. The setting applies to entries that are pushed from now on.
-    /// The context keeps a duplicate of the descriptor. The duplicate is closed with the context,
-    /// or by a later call that finds no entry pushed and every request reaped. The engine checks
-    /// once whether the descriptor blocks (`O_NONBLOCK`), so the program must not change that flag.
+    /// Sets an eventfd(2) of the program, which the engine counts up after each completion that can
+    /// be reaped. It is for loops that wait with epoll(7). `None` ends the counting. The setting
+    /// applies to entries that are pushed from now on. The context keeps a duplicate of the
+    /// descriptor. The duplicate is closed with the context, or by a later call that finds no entry
+    /// pushed and every request reaped. The engine checks once whether the descriptor blocks
+    /// (`O_NONBLOCK`), so the program must not change that flag.
     ///
     /// ```compile_fail,E0308
     /// let mut context = uringlet::Context::new(1)?;
@@ -215,10 +217,10 @@ impl Context {
         Ok(())
     }
 
-    /// An eventfd(2) of the context's own that is counted up as by [`Context::set_eventfd`]. It is
-    /// for loops that wait with epoll(7) or with an executor's reactor. It is readable if entries
-    /// completed since it was last read. Entries that were pushed before the first call do not
-    /// count. The first call makes it; it is nonblocking.
+    /// An eventfd(2) that the context makes, owns and counts up, as [`Context::set_eventfd`] does
+    /// with the program's. It is for loops that wait with epoll(7) or with an executor's reactor.
+    /// It is readable if entries completed since it was last read. Entries that were pushed before
+    /// the first call do not count. The first call makes the eventfd, which is nonblocking.
     ///
     /// ```
     /// use std::os::fd::AsRawFd as _;

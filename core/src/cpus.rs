@@ -85,7 +85,7 @@ impl CpuSet {
         Self::trimmed(self.0.iter().zip(theirs).map(|(mine, theirs)| mine & !theirs).collect())
     }
 
-    /// The CPUs that are in one of the sets.
+    /// The CPUs that are in at least one of the sets.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         self.iter().chain(other.iter()).collect()

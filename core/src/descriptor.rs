@@ -97,8 +97,9 @@ impl<T: Copy> InTurn<T> {
         Ok(said.answer)
     }
 
-    /// Asks once more what the thread has asked in its last turn, for use in the turn that has
-    /// begun. The thread calls this before it sleeps, while the kernel works on its requests.
+    /// If the kept answer was used in the last turn, asks the kernel again, and keeps the new
+    /// answer for the turn that has begun. The thread calls this before it sleeps, while the kernel
+    /// works on its requests.
     pub(crate) fn ask_ahead(&self, ask: impl FnOnce(RawFd) -> Result<T, i32>) {
         self.ask_ahead_at(Moment::now(), ask);
     }
@@ -209,7 +210,7 @@ fn is_of_kernel(fd: RawFd) -> bool {
 }
 
 /// Learns from a finished read or write ([`facts::observed`]), and asks the kernel again if the
-/// answer is old.
+/// hints may be about another file.
 #[inline]
 pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
     if facts::observed(fd, write, ticks, rate, bytes) {
@@ -222,7 +223,7 @@ pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64) {
     facts::learn_sync(fd, ticks, rate, || sys::lives_in_memory(fd));
 }
 
-/// Does the kernel say that writes on this descriptor append? The answer is remembered.
+/// Does the kernel say that writes on this descriptor append? If they do, that is remembered.
 pub(crate) fn appends(fd: RawFd) -> bool {
     Asked::new().appends(fd)
 }

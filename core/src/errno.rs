@@ -1,4 +1,4 @@
-//! errno at the entry of a drop-in's functions.
+//! Restores and sets `errno` in the functions of a drop-in.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;

@@ -1,8 +1,9 @@
-//! An eventfd of a front end's own. Also counts up a program's eventfd without blocking: a write
-//! that does not fit would wait for a reader.
+//! Eventfds that front ends make for themselves. Also counts up the program's eventfds without
+//! blocking: a write that would exceed the counter's maximum waits for a reader.
 //!
-//! The kernel's own signal can set the counter to its maximum, 2^64 - 1, which poll(2) reports as
-//! POLLERR. A write(2) can set it to 2^64 - 2 at most.
+//! A signal from inside the kernel (a completion of Linux AIO or io_uring) can set the counter to
+//! its maximum, 2^64 - 1, which poll(2) reports as POLLERR. A write(2) can set it to 2^64 - 2 at
+//! most.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -112,8 +113,8 @@ fn seems_to_block(fd: RawFd) -> bool {
     sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0
 }
 
-/// Remembers an eventfd that does not block, so that the kernel is not asked each time. The
-/// descriptor is the engine's: its number stands for nothing else as long as completions name it.
+/// Remembers an eventfd that does not block, so that the kernel is not asked each time. The engine
+/// owns the descriptor, so its number names no other file as long as completions use it.
 pub(crate) fn is_kept(fd: RawFd) {
     Facts::forget(&(fd..=fd));
     if !seems_to_block(fd) {

@@ -415,8 +415,8 @@ fn poll(fd: RawFd, events: u32) -> i32 {
     }
 }
 
-/// Advances the request by `result` bytes that a stream has taken. True if some were taken, and
-/// some are left to be written.
+/// Advances the write by `result` bytes that a stream has taken. True if the stream has taken at
+/// least one byte, and at least one byte is left to be written.
 pub(crate) fn advance(request: &mut Request, result: i32) -> bool {
     let Ok(written) = u32::try_from(result) else { return false };
     let Request { sqe, copied, partial, .. } = request;

@@ -28,7 +28,7 @@ static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// No word at this index or above was ever used.
 static REACHED: AtomicUsize = AtomicUsize::new(0);
 
-/// The bits, if there are any yet.
+/// The words of bits that were used so far; empty before the first note.
 fn bits() -> &'static [AtomicU64] {
     let at = BITS.load(Ordering::Acquire);
     if at.is_null() {
@@ -64,7 +64,7 @@ pub(crate) fn note(fd: RawFd) {
     bits()[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
 }
 
-/// Removes the note about a descriptor of the engine's own, which is about to be closed.
+/// Removes the note about one of the engine's own descriptors, which is about to be closed.
 pub(crate) fn forget(fd: RawFd) {
     let word = usize::try_from(fd).ok().and_then(|number| bits().get(number / 64));
     if let Some(word) = word {
@@ -77,8 +77,8 @@ pub(crate) fn is(fd: RawFd) -> bool {
     first_in(fd..=fd).is_some()
 }
 
-/// The lowest number in a range that is one of the engine's own descriptors, in this process. For a
-/// thread with a descriptor table of its own, there is none.
+/// The lowest number in a range that is one of the engine's own descriptors, in this process.
+/// `None` in a thread with a descriptor table of its own.
 pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
     if process::has_parted() {
         return None;
@@ -99,12 +99,12 @@ pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
     None
 }
 
-/// A new eventfd(2) of the engine's own, or the negative errno.
+/// A new eventfd(2) for the engine, noted as its own, or the negative errno.
 pub(crate) fn eventfd() -> Ret {
     out_of_the_way(sys::eventfd())
 }
 
-/// A new epoll(7) of the engine's own, or the negative errno.
+/// A new epoll(7) for the engine, noted as its own, or the negative errno.
 pub(crate) fn epoll() -> Ret {
     out_of_the_way(sys::epoll_create())
 }
@@ -128,7 +128,8 @@ fn out_of_the_way(mut fd: Ret) -> Ret {
     fd
 }
 
-/// Closes a descriptor on a thread that may wait. False: there is no such thread.
+/// The function that closes a descriptor on a thread that may wait. It returns false if there is no
+/// such thread.
 static ELSEWHERE: OnceLock<fn(RawFd) -> bool> = OnceLock::new();
 
 /// Sets the function that closes descriptors whose close may wait.
@@ -136,7 +137,7 @@ pub(crate) fn close_elsewhere_by(closer: fn(RawFd) -> bool) {
     let _ = ELSEWHERE.set(closer);
 }
 
-/// Duplicates a descriptor of the program's, notes the duplicate, and moves it to a number that
+/// Duplicates one of the program's descriptors, notes the duplicate, and moves it to a number that
 /// programs do not expect. `None`: no descriptor is free.
 pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
     let copies = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from));
@@ -145,8 +146,8 @@ pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
     Some(copy)
 }
 
-/// A duplicate of a descriptor of the program's. Dropping the last reference waits for no server,
-/// because the dropping thread may hold locks.
+/// A duplicate of one of the program's descriptors. Dropping the last reference waits for no
+/// server, because the dropping thread may hold locks.
 #[derive(Debug)]
 pub(crate) struct Copied(RawFd);
 
@@ -195,11 +196,11 @@ impl Copies {
     }
 }
 
-/// Closes a duplicate of a descriptor of the program's, without waiting for a server.
+/// Closes a duplicate of one of the program's descriptors, without waiting for a server.
 pub(crate) fn close_copy(fd: RawFd) {
     Facts::forget(&(fd..=fd));
-    // A file without a type is the kernel's own, such as an eventfd. close(2) of any other file may
-    // wait for a server, a terminal or a peer.
+    // A file without a type exists only inside the kernel, such as an eventfd. close(2) of any
+    // other file may wait for a server, a terminal or a peer.
     let may_wait = sys::stat(fd).is_ok_and(|stat| stat.kind != 0);
     let elsewhere = ELSEWHERE.get().filter(|_| may_wait);
     if !elsewhere.is_some_and(|close| close(fd)) {
@@ -207,7 +208,7 @@ pub(crate) fn close_copy(fd: RawFd) {
     }
 }
 
-/// Closes a descriptor of the engine's own.
+/// Closes one of the engine's own descriptors.
 pub(crate) fn close(fd: RawFd) {
     forget(fd);
     sys::close(fd);

@@ -14,7 +14,7 @@ use crate::sys::{self, Mapping};
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// The last number that was given out; kept across a fork.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The process that was last given a number by [`enter`].
+/// The pid of the process that was last given a number by [`enter`].
 static PID: AtomicI32 = AtomicI32::new(0);
 /// Used in place of the page if the kernel has no MADV_WIPEONFORK (before 4.14).
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
@@ -83,9 +83,9 @@ thread_local! {
     static TABLE: Cell<(u64, bool)> = const { Cell::new((0, false)) };
 }
 
-/// A descriptor that is open in the table of the engine's threads, and closed in tables that
-/// threads have for themselves. Threads that such a thread starts share its table. No call of
-/// theirs shows that, but the closed descriptor does.
+/// A descriptor that is open in the table of the engine's threads, and closed in every table that a
+/// thread has got for itself ([`part`]). That thread may start others, which share its table
+/// without a call that the engine sees. In them, too, the descriptor is closed.
 #[derive(Debug)]
 struct Witness {
     copy: Arc<Copied>,
@@ -183,7 +183,7 @@ impl<T> PerProcess<T> {
         Self(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// The newest value: this process's, or still a parent's.
+    /// The value that was made last: by this process or, if it has none yet, by an ancestor.
     #[inline(always)]
     fn newest(&self) -> Option<&'static OfProcess<T>> {
         // SAFETY: null, or leaked by `of_or`.

@@ -77,7 +77,7 @@ pub(crate) enum Route {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) sqe: Sqe,
-    /// A word of the front end's (libaio's `data`).
+    /// A word that the front end gives (libaio's `data`).
     pub(crate) data: u64,
     /// The eventfd to count up at completion, or -1. With
     /// [`TOLD_OTHERWISE`](crate::instance::submit::TOLD_OTHERWISE), a front end notifies the

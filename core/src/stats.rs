@@ -1,5 +1,5 @@
-//! Counters and histograms of contexts. Nothing is counted unless somebody asked. The counters are
-//! in memory that another process can read.
+//! Counters and histograms of contexts. Nothing is counted unless statistics were asked for. The
+//! counters are in memory that another process can read.
 #![allow(unsafe_code)]
 
 mod histogram;

@@ -169,8 +169,8 @@ impl Patience {
     }
 }
 
-/// A number other than 0 that is computed once. Several threads may compute it at the same time,
-/// without waiting: in the child of a fork, another thread may not exist.
+/// A number other than 0 that is computed at its first use. Several threads may compute it at the
+/// same time. None waits for another, which may not exist in the child of a fork.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct OnceNumber(AtomicU64);

@@ -20,7 +20,7 @@ use crate::lazy_zeroed::Zeros;
 use crate::sync::{Patience, lock};
 use crate::sys::Mapping;
 
-/// Bytes per entry: memory is allocated in pages, of the largest page size of any kernel.
+/// The bytes of a page of the table: the largest page size that kernels of this architecture use.
 pub const PAGE: usize = OTHER;
 
 /// Pages to reserve, powers of two, largest first: address space can be limited (RLIMIT_AS).
@@ -342,7 +342,7 @@ mod tests {
         let pin = table.get(pages.address()).unwrap();
         assert_eq!(table.remove(pages.address(), |_| {}), Removed::Kept);
         assert_eq!(*pin, 1, "it stays, for the one who had it");
-        // SAFETY: left behind by `remove` for the pin, which goes here.
+        // SAFETY: `remove` has left the value to the pin, and nothing uses the value after this.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(&*pin).cast_mut()) });
         drop(pin);
         // SAFETY: of this table, and nothing is published there.

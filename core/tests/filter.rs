@@ -83,7 +83,7 @@ fn work(context: &mut Context, file: &File) -> Result<(), String> {
                     } else {
                         Sqe::read(fd, &mut page[..], offset)
                     };
-                    // SAFETY: the pages are never unmapped, and are touched again after the
+                    // SAFETY: the pages are never unmapped, and are touched again only after the
                     // completions.
                     unsafe { context.push(sqe.user_data(at as u64)) }.expect("room");
                 }
@@ -160,7 +160,7 @@ fn child(what: &str) {
         });
         match thread {
             Ok(thread) => thread.join().expect("no panic"),
-            // The filter refuses calls to the program, too.
+            // The filter may refuse a call that the program needs to start a thread.
             Err(_) if !refused.is_empty() => Ok(()),
             Err(error) => Err(format!("no thread: {error}")),
         }
@@ -173,7 +173,7 @@ fn child(what: &str) {
     unsafe { libc::_exit(0) };
 }
 
-/// The calls that the test program itself makes, and not the engine.
+/// Calls that only the test program makes, and not the engine.
 const OWN: &[i64] = &[libc::SYS_exit_group, libc::SYS_fadvise64];
 
 /// A filter with one action for these calls, and another for all others. The program's own pipes
@@ -196,7 +196,7 @@ fn apply(calls: &[i64], others: SeccompAction, these: SeccompAction, refuses: bo
         }
     }
     if refuses && rules.contains_key(&libc::SYS_prctl) {
-        // Only this use of prctl(2) is refused: another one installs the next filter.
+        // Only PR_SET_NAME is refused: prctl(2) is also the call that installs the next filter.
         let name = condition(SeccompCmpOp::Eq, libc::PR_SET_NAME as u64);
         rules.insert(libc::SYS_prctl, vec![rule(vec![name])]);
     }
@@ -219,7 +219,7 @@ struct Row {
     names: String,
     engines: Vec<&'static str>,
     works: bool,
-    /// Not every run makes this call.
+    /// These calls are made in some runs only.
     at_times: bool,
 }
 
@@ -408,7 +408,7 @@ impl Check<'_> {
                 let kills = |cell: Cell| {
                     run(cell, &all_but(cell.0, group), &[], 0) == End::Killed(libc::SIGSYS)
                 };
-                // Not every run makes each call.
+                // A call may be missing in one run, so several runs look for it.
                 let is_needed = (0..TRIES).any(|_| row.cells().any(kills));
                 let complaint = || format!("{}: nobody calls {group:?}", row.names);
                 (!is_needed).then(complaint).into_iter().collect()
@@ -457,7 +457,8 @@ fn what_the_document_lists_is_enough_needed_and_refused_as_it_says() {
     std::thread::scope(|scope| {
         let work = || {
             while let Some(check) = checks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // Before the lock: an argument of `extend(…)` would be evaluated with it held.
+                // Computed before the lock is taken: an argument of `extend(…)` would be evaluated
+                // while the lock is held.
                 let found = check.complaints(&rows);
                 complaints.lock().expect("no panic").extend(found);
             }

@@ -16,7 +16,7 @@ const BLOCK: usize = 4096;
 const BLOCKS: usize = 32;
 const LAPS: usize = 8;
 
-/// Each test checks the process's threads, or places its own, so tests run one at a time.
+/// A lock, so that tests run one at a time: each checks or places threads of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -53,7 +53,7 @@ fn set_affinity(cpus: &CpuSet) {
     }
 }
 
-/// Prints past the test harness's capture: a skipped test must not look like a passed one.
+/// Reports that a test is skipped, by a write to standard error that the harness does not capture.
 fn skipped(test: &str, reason: impl std::fmt::Display) {
     // The message has a line of its own: the harness may have printed half a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {reason}");
@@ -354,7 +354,8 @@ fn threads_without_a_place_do_not_inherit_one() {
     let file = data();
     let all = thread_affinity().unwrap().to_string();
     let expected = all.clone();
-    // A handler makes a context of its own: its workers are not confined to the handler's CPU.
+    // The handler makes a context. The workers of this context must not be confined to the
+    // handler's CPU.
     let (answer, answers) = std::sync::mpsc::channel();
     let handler = move |_| {
         let mut inner = Context::builder().engine(EngineKind::Workers).stats(true).build().unwrap();

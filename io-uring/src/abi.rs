@@ -1,7 +1,7 @@
 //! The layouts and numbers of linux/io_uring.h and liburing.h, on 64-bit machines.
 
-/// The maximum number of bytes of a transfer: of a longer one, the kernel transfers this much
-/// (read(2)).
+/// The maximum number of bytes that one transfer moves. As in the kernel, longer transfers are
+/// shortened to it (read(2)).
 pub(crate) const MAX_RW_COUNT: u32 = 0x7fff_f000;
 
 /// `struct io_sqring_offsets`.
@@ -231,7 +231,8 @@ pub(crate) mod setup {
     pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
 }
 
-/// All features, without attributes of transfers (bit 16).
+/// The features that io_uring_setup(2) reports: all up to bit 17, except attributes of transfers
+/// (bit 16).
 pub(crate) const FEATURES: u32 = 0xffff | FEATURE_NO_IOWAIT;
 pub(crate) const FEATURE_SINGLE_MMAP: u32 = 1 << 0;
 pub(crate) const FEATURE_EXT_ARG: u32 = 1 << 8;
@@ -260,7 +261,8 @@ pub(crate) const CQ_EVENTFD_DISABLED: u32 = 1 << 0;
 pub(crate) const CQE_MORE: u32 = 1 << 1;
 pub(crate) const CQE_NONEMPTY: u32 = 1 << 2;
 pub(crate) const CQE_NOTICE: u32 = 1 << 3;
-/// The result of a notice: the data was copied (`IORING_NOTIF_USAGE_ZC_COPIED`).
+/// The result of the notification of a zero-copy send whose data was copied
+/// (`IORING_NOTIF_USAGE_ZC_COPIED`).
 pub(crate) const NOTICE_COPIED: i32 = i32::MIN;
 
 /// Flags of io_uring_enter(2).
@@ -403,12 +405,12 @@ pub(crate) mod message {
     pub(crate) const FIXED_BUFFER: u16 = 1 << 2;
     /// The notice says whether the data was copied.
     pub(crate) const REPORTS: u16 = 1 << 3;
-    /// The transfer takes several buffers of a group.
+    /// The notification of a zero-copy send says whether the data was copied.
     pub(crate) const BUNDLE: u16 = 1 << 4;
     /// The buffer is an array of `struct iovec`.
     pub(crate) const VECTORED: u16 = 1 << 5;
     pub(crate) const OF_SENDS: u16 = POLL_FIRST | VECTORED;
-    /// What SEND_ZC and SENDMSG_ZC may have.
+    /// The flags that SEND_ZC and SENDMSG_ZC may have.
     pub(crate) const OF_NOTICES: u16 = OF_SENDS | FIXED_BUFFER | REPORTS;
 }
 
@@ -459,9 +461,9 @@ pub(crate) mod cancel {
 
 /// Flags of CLONE_BUFFERS.
 pub(crate) mod clone {
-    /// The source is an index of a registered ring.
+    /// The source ring is named by the index of its registered descriptor.
     pub(crate) const REGISTERED: u32 = 1 << 0;
-    /// Buffers that are there are replaced.
+    /// Buffers that the slots of the destination already have are replaced.
     pub(crate) const REPLACE: u32 = 1 << 1;
 }
 
@@ -505,7 +507,7 @@ pub(crate) mod register {
     pub(crate) const QUERY: u32 = 35;
     pub(crate) const ZCRX_CTRL: u32 = 36;
     pub(crate) const BPF_FILTER: u32 = 37;
-    /// The first number that is no call.
+    /// The first number that is no opcode.
     pub(crate) const LAST: u32 = BPF_FILTER + 1;
     pub(crate) const USE_REGISTERED_RING: u32 = 1 << 31;
 }

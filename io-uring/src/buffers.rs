@@ -99,7 +99,7 @@ impl BufferGroup {
     /// Takes the next buffers. If `most` is not 0, they are for `most` bytes. Their number is at
     /// most the number that would do if all had the length of the first. A later buffer that is
     /// longer than the missing bytes is taken only if it can be used in pieces. A list gives one
-    /// buffer, because the numbers in a list may have any order.
+    /// buffer, because the ids of a list's buffers may have any order.
     pub(crate) fn take_several(&mut self, most: u64) -> Vec<Provided> {
         let (mut taken, mut left, mut room) = (Vec::new(), most, SEVERAL);
         let (is_list, in_pieces) = (self.is_list(), self.is_used_in_pieces());
@@ -246,8 +246,8 @@ impl BufferGroups {
     /// address, the ring gets pages that the program maps.
     ///
     /// # Errors
-    /// `-EEXIST`: a group with this number has buffers. `-EFAULT`, `-EINVAL`: the memory is not a
-    /// ring's. `-ENOMEM`: there is no memory.
+    /// `-EEXIST`: a group with this number has buffers. `-EFAULT`: the memory is not accessible.
+    /// `-EINVAL`: the memory does not begin at a page. `-ENOMEM`: there is no memory.
     pub(crate) fn register(
         &mut self,
         number: u16,
@@ -292,7 +292,8 @@ impl BufferGroups {
         Ok(self.groups.remove(&number).map(|group| group.waiting).unwrap_or_default())
     }
 
-    /// The head of a ring, as the program sees it: the place of the buffer that is taken next.
+    /// The head of a ring, as the program sees it: the index, not masked, of the buffer that is
+    /// taken next.
     ///
     /// # Errors
     /// As [`unregister`](Self::unregister).
@@ -373,7 +374,7 @@ mod tests {
         assert!(group.use_up(&late, 40, true), "60 bytes are left");
         // SAFETY: the place is in the page.
         assert_eq!(unsafe { at.add(2).read_volatile() }, [2040, 60 | 2 << 32]);
-        // The program takes the buffers in front for used, and fills their places again.
+        // The program regards the earlier buffers as used, and fills their entries again.
         // SAFETY: the place is in the page.
         unsafe { at.add(1).write_volatile(entry(5000, 5)) };
         tail(6);

@@ -202,9 +202,9 @@ impl Call {
     }
 }
 
-/// Calls the close(2) of the program, so that every loaded drop-in sees the call.
+/// Calls the `close` symbol of the process, so that every loaded drop-in sees the call.
 fn close(fd: i32) -> i32 {
-    // SAFETY: the program has asked for it.
+    // SAFETY: the program has asked for this descriptor to be closed.
     if unsafe { libc::close(fd) } == 0 {
         return 0;
     }

@@ -278,7 +278,7 @@ mod loom_models {
             let model = Model::new();
             let other = Arc::clone(&model);
             let posts = thread::spawn(move || other.add(1));
-            // Twice, so that the model switches between the two stores.
+            // Twice, so that a call of `count` can be between the two stores of `publish`.
             for _ in 0..2 {
                 let told = count(&model);
                 assert!(model.ring.reap().is_some() || told == 0, "told too early");

@@ -58,7 +58,7 @@ pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
 /// negative errno.
 ///
 /// # Safety
-/// As the call.
+/// As io_uring_enter(2).
 pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> i32 {
     front::enter_whole(|| {
         let registered = flags & enter::REGISTERED_RING != 0 && flags & !enter::KNOWN == 0;
@@ -116,7 +116,8 @@ unsafe fn enter_ring(
         () => 0,
     };
     let asks = flags & enter::GETEVENTS != 0;
-    // A call that submits nothing collects completions. With DEFER_TASKRUN, only GETEVENTS does.
+    // A call that submits nothing collects completions. With DEFER_TASKRUN, only a call with
+    // GETEVENTS does.
     let is_empty = submitted == 0 && !core.has(setup::DEFER_TASKRUN);
     core.look_at_polls(if asks { min == 0 } else { is_empty }, count);
     if count > 0 {
@@ -151,7 +152,7 @@ unsafe fn enter_ring(
             Ok(())
         }
         Ok(bounds) => {
-            // The wait itself takes events, also for receives that wait without a first try.
+            // The wait also takes the events of receives that wait without a first try.
             core.untried.store(false, Ordering::Relaxed);
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
             // A signal handler may leave the wait by a jump. The ring is not pinned during the

@@ -39,7 +39,7 @@ impl Registered<File> {
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<Option<Arc<Registered<T>>>>,
-    /// The index at which the search for a free slot begins, and its range.
+    /// The index at which the search for a free slot begins, and the range of the search.
     pub(crate) hint: usize,
     pub(crate) range: (usize, usize),
 }

@@ -106,7 +106,8 @@ impl Mapped {
         }
         let fixed = (flags & libc::MAP_FIXED != 0).then_some(at);
         let len = pages(len);
-        // SAFETY: pages of a shared mapping; what lies at a fixed address is the caller's to give.
+        // SAFETY: pages of a shared mapping. The caller allows a mapping at a fixed address to be
+        // replaced.
         let mapped = match unsafe { sys::map_again(self.at, len, fixed) } {
             Ok(mapped) => mapped,
             Err(errno) => return errno as isize,
@@ -212,7 +213,7 @@ impl Memory {
         let is_theirs = flags & setup::NO_MMAP != 0;
         let (rings, sqes) = if is_theirs {
             let rings = Mapped::of_program(params.cq_off.user_addr, end)?;
-            // SAFETY: the first page, which the program has for this.
+            // SAFETY: the header, in pages that the program has provided for the rings.
             unsafe { rings.at.write_bytes(0, CQES) };
             (rings, Mapped::of_program(params.sq_off.user_addr, in_sqes)?)
         } else {
@@ -247,7 +248,7 @@ impl Memory {
     }
 
     /// Copies entries, completions, and all words but masks and sizes from the memory that the ring
-    /// had before a resize. Nobody else uses this memory, and the ring's lock is held.
+    /// had before a resize. Nobody else uses the new memory yet, and the ring's lock is held.
     ///
     /// # Errors
     /// `-EOVERFLOW`: the entries or the completions have no room here.
@@ -337,8 +338,8 @@ impl Memory {
 
     /// The records of requests in flight: one for each entry of the completion queue.
     pub(crate) fn records(&self) -> &[Record] {
-        // SAFETY: the mapping has room for as many behind the page's words, aligned as those; they
-        // are atomics to everybody.
+        // SAFETY: the mapping has room for this number of records behind the page's words. They are
+        // aligned, and atomics to everybody.
         unsafe {
             let first = self.beside.at.add(RECORDS).cast::<Record>();
             std::slice::from_raw_parts(first, self.cq_entries as usize)
@@ -349,7 +350,8 @@ impl Memory {
     /// of range.
     pub(crate) fn sqe(&self, place: u32) -> Option<RawSqe> {
         let entry = self.entry(place)?;
-        // SAFETY: an entry. The program may write at the same time: then the words are any.
+        // SAFETY: the address is an entry's. If the program writes at the same time, any values are
+        // read.
         Some(unsafe { entry.read_volatile() })
     }
 
@@ -367,7 +369,7 @@ impl Memory {
         let index = if self.array == 0 {
             place
         } else {
-            // SAFETY: the array has as many words, which are atomics to us.
+            // SAFETY: the array has one word for each entry, and the words are atomics to us.
             let index =
                 unsafe { &*self.rings.at.add(self.array).cast::<AtomicU32>().add(place as usize) };
             index.load(Ordering::Relaxed)
@@ -421,11 +423,11 @@ impl Memory {
     }
 }
 
-/// Copies this number of bytes, a multiple of 8, between places of two rings.
+/// Copies this number of bytes, a multiple of 8, from one entry or completion to another.
 fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     for at in 0..bytes / 8 {
-        // SAFETY: places of that size, which begin at a multiple of 8. The program may write at the
-        // same time: then the words are any.
+        // SAFETY: both have that size, and begin at a multiple of 8. If the program writes at the
+        // same time, any values are read.
         unsafe {
             let word = from.cast::<u64>().add(at).read_volatile();
             to.cast::<u64>().add(at).write_volatile(word);

@@ -5,7 +5,7 @@
 use crate::abi::{self, enter, iosqe, op, register, setup};
 use crate::user;
 
-/// The maximum number of queries in a list, which may be a circle.
+/// A list with this number of queries, or more, gets `-ERANGE`: the list may be circular.
 const MOST: u32 = 1000;
 /// An upper bound for the length of an answer, in bytes.
 const LONGEST: usize = 64;

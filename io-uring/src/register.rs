@@ -22,7 +22,7 @@ use crate::{query, resize, sys, threads, user};
 /// io_uring_register(2): a result, or a negative errno.
 ///
 /// # Safety
-/// As the call.
+/// As io_uring_register(2).
 pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i32 {
     front::enter_whole(|| {
         if fd == -1 && opcode == reg::SEND_MSG_RING {
@@ -45,7 +45,8 @@ pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i
         // SAFETY: the caller's contract.
         let answer = unsafe { sys::io_uring_register(fd, opcode, arg, count) };
         if fd == -1 && !registered && not_ours(answer, fd) == -libc::EBADF {
-            // Without a ring, there are only the calls above.
+            // If the kernel refuses io_uring, no other opcode than the two above works without a
+            // ring.
             return -libc::EINVAL;
         }
         if errno == 0 { not_ours(answer, fd) } else { not_registered(answer, errno) }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use uringlet::front;
 use uringlet::front::descriptors::Next;
 
-/// Some thread may have other rights than the rest. Set before the call that changes them, also by
-/// the instructions of `syscall` in this library.
+/// Some thread may have other rights than the rest. Set before the call that changes them. The
+/// assembly code of this library's `syscall` also sets it.
 pub(crate) static DIFFER: AtomicBool = AtomicBool::new(false);
 
 /// May this thread have other rights than the engine's?

@@ -284,17 +284,19 @@ impl Watched {
             .map(|&ring| ManuallyDrop::new(unsafe { Arc::from_raw(ring) }))
     }
 
-    /// The thread sees completions without the descriptors, until [`resume`](Self::resume).
+    /// Stops watching the rings until [`resume`](Self::resume): the awake thread sees completions
+    /// without the descriptors.
     pub(crate) fn pause(&self) {
         self.cores().for_each(|core| core.unwatch());
     }
 
-    /// The thread sleeps again.
+    /// Watches the rings again: the thread is about to sleep again.
     pub(crate) fn resume(&self) {
         self.cores().for_each(|core| core.watch_again());
     }
 
-    /// The call has ended. `is_paused`: after a [`pause`](Self::pause).
+    /// Stops watching the rings, because the call has ended. `is_paused`: after a
+    /// [`pause`](Self::pause).
     #[inline]
     pub(crate) fn end(self, is_paused: bool) {
         for &ring in &self.rings[..self.count] {

@@ -158,8 +158,8 @@ pub(crate) fn look_at_all() {
 }
 
 /// The calling thread is about to wait for completions of the ring at this address. If all polls
-/// are of that ring, it gets the seat: the epoll, which reports the ring's events, and an eventfd
-/// that is its own until [`rise`].
+/// are of that ring, the thread gets the seat (`service/seat.rs`). Then this returns the epoll,
+/// which reports the ring's events, and an eventfd for this thread alone until [`rise`].
 ///
 /// # Errors
 /// Another thread has the seat.
@@ -276,7 +276,7 @@ impl Service {
         Ok(Poll(token))
     }
 
-    /// Confirms later the groups that members have joined without a system call.
+    /// Sets a timer that confirms the groups which members have joined without a system call.
     fn confirm_later(&self) {
         let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(CONFIRM_AFTER_NS);
         if timers::set(deadline, Arc::new(Confirms), 0).is_err() {

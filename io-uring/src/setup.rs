@@ -76,7 +76,7 @@ pub(crate) fn steps_aside() -> bool {
 /// io_uring_setup(2): the descriptor, or a negative errno.
 ///
 /// # Safety
-/// As the call.
+/// As io_uring_setup(2).
 pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
     front::enter_whole(|| {
         let sites = sites::look();
@@ -114,8 +114,8 @@ pub(crate) fn put_offsets(params: &mut Params, memory: &Memory) {
     }
 }
 
-/// `at` is the address of the program's parameters. `polls`: descriptors may be waited for in ways
-/// that cannot be seen.
+/// Makes a ring. `at` is the address of the program's parameters. `polls`: the program may wait for
+/// descriptors by calls that this library does not see.
 fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i32, i32> {
     check(&params)?;
     let (sq, cq) = sizes(entries, &params)?;

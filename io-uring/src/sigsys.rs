@@ -21,7 +21,7 @@ pub(crate) fn mask_of_wait(set: u64) -> u64 {
 /// this library may use that signal. The function refuses a set that cannot be read.
 ///
 /// # Safety
-/// As the function: null, or a set.
+/// `set` is null or the address of a set, as the function requires.
 pub(crate) unsafe fn set_of_wait(set: usize, place: &mut SignalSet) -> usize {
     if set == 0 || !may_trap() || !accessible_now(set, size_of::<u64>(), false) {
         return set;

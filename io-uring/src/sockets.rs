@@ -154,8 +154,8 @@ impl Socket {
         self.events() | if self.is_read() { OF_READS } else { 0 }
     }
 
-    /// Is the call executed after earlier calls with the same events? Messages to several receivers
-    /// do not wait for each other, nor do calls that must not wait.
+    /// Is the call executed after earlier calls with the same events? Yes for receives, reads,
+    /// accepts, and sends without a destination, unless they must not wait.
     pub(crate) fn is_in_line(&self) -> bool {
         match &self.ask {
             _ if self.gives_up => false,
@@ -223,7 +223,7 @@ impl Socket {
     pub(crate) fn takes_several(&self) -> Option<u64> {
         self.bundle.as_ref()?;
         let left = self.bytes_left.load(Ordering::Relaxed);
-        // The length of a send is that of its first bundle.
+        // The length in a send's entry bounds the first bundle only.
         let is_later = self.commits() && self.rounds.load(Ordering::Relaxed) > 0;
         let wanted = if is_later { 0 } else { self.wanted() };
         Some(if wanted == 0 || left == 0 { wanted.max(left) } else { wanted.min(left) })
@@ -396,7 +396,7 @@ impl Socket {
             Ask::Accept { name, len } => return self.accept(fd, (*name, *len), may_wait),
             Ask::Other(other) => return other.attempt(fd),
             Ask::Connect(name) => return self.connect(fd, name, may_wait),
-            // A path is looked up, whose file system may have a server.
+            // The path is looked up, and a file server may have to answer.
             Ask::Bind(name) if is_path(name) && !may_wait => return Tried::Blocks,
             Ask::Bind(name) => sockets::bind(fd, name),
             Ask::Listen(backlog) => sockets::listen(fd, *backlog),
@@ -594,7 +594,7 @@ impl Socket {
     fn connect(&self, fd: i32, name: &[u8], may_wait: bool) -> Tried {
         let begun = self.begun.load(Ordering::Relaxed);
         if !begun && !may_wait && is_path(name) {
-            // The call waits for the listener, whose room no event reports.
+            // The call waits for room in the listener's backlog, which no event reports.
             return Tried::Blocks;
         }
         let blocks = match (sys::status_flags(fd), sockets::option(fd, libc::SO_TYPE)) {

@@ -242,7 +242,7 @@ pub(crate) fn is_same_file(a: i32, b: i32) -> bool {
 /// fcntl(2): its result, or a negative errno.
 ///
 /// # Safety
-/// As the call.
+/// As fcntl(2).
 pub(crate) unsafe fn fcntl(fd: i32, command: c_int, argument: usize) -> i32 {
     // SAFETY: the caller's contract.
     unsafe { call!(fcntl, fd, command, argument) as i32 }
@@ -358,7 +358,8 @@ pub(crate) fn deadline(time: u64, clock: libc::clockid_t, absolute: bool) -> u64
 }
 
 thread_local! {
-    /// The id of the calling thread, in the process of this generation.
+    /// The process's generation when the thread's id was asked for, and that id. A child process
+    /// has another generation.
     static THREAD: Cell<(u64, i32)> = const { Cell::new((0, 0)) };
 }
 

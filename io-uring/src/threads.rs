@@ -149,7 +149,7 @@ pub(crate) fn unregister(index: u32) -> Result<(), i32> {
 
 /// The destructor of the key.
 unsafe extern "C" fn on_end(round: *mut c_void) {
-    // The program's destructors may use rings: the last round is the right one (POSIX has four).
+    // The program's destructors may use rings, so this one acts in the last round (POSIX has four).
     const ROUNDS: usize = 4;
     front::enter(|| match round.addr() {
         round if round < ROUNDS => ends_in(round + 1),

@@ -28,10 +28,10 @@ uringlet::at_load!(at_load);
 /// Ranges of code whose calls reach the library.
 static COVERED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
-/// Before the program begins, it has one thread, and no ring. Only the program itself is searched,
-/// because a search through all libraries takes longer than most programs run. Programs of
-/// distributions do not set rings up by their own instructions. If a ring is set up through a
-/// function, the libraries are searched then.
+/// Redirects calls before the program begins, while it has one thread and no ring. Only the program
+/// itself is searched, because a search through all libraries takes longer than most programs run.
+/// Programs of distributions do not set rings up by their own instructions. If a ring is set up
+/// through a function, the libraries are searched then.
 extern "C" fn at_load() {
     sites::covered_by(covers);
     if env::trap() == Trap::Never || crate::setup::steps_aside() {
@@ -49,8 +49,8 @@ extern "C" fn at_load() {
 }
 
 /// Makes the calls in this range of code reach the library, if `URINGLET_TRAP` asks for it. False:
-/// they do not reach it. `makes_calls`: some of io_uring's were found there. `is_program`: the code
-/// is the program's own, and no library's.
+/// they do not reach it. `makes_calls`: some of io_uring's calls were found there. `is_program`:
+/// the code is the program's own, and no library's.
 ///
 /// # Safety
 /// The text is a loaded segment, can be read, and stays.

@@ -11,7 +11,7 @@ use crate::abi::{
 };
 use crate::sys::futexes::FutexWaitV;
 
-/// A type that any bytes are a value of.
+/// A type for which any bytes are a valid value.
 ///
 /// # Safety
 /// All bytes are a value of it, and it has no padding.
@@ -37,7 +37,7 @@ pub(crate) fn read<T: Plain>(at: usize) -> Result<T, i32> {
     if !accessible_now(at, size_of::<T>(), false) {
         return Err(-libc::EFAULT);
     }
-    // SAFETY: readable, and any bytes make one.
+    // SAFETY: readable, and any bytes make a value.
     Ok(unsafe { (at as *const T).read_unaligned() })
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn read_array<T: Plain>(at: usize, count: usize, into: &mut Vec<T>) -
     }
     into.try_reserve(count).map_err(|_| -libc::ENOMEM)?;
     for index in 0..count {
-        // SAFETY: readable as far as `count`, and any bytes make one.
+        // SAFETY: readable as far as `count`, and any bytes make a value.
         into.push(unsafe { (at as *const T).add(index).read_unaligned() });
     }
     Ok(())

@@ -80,7 +80,7 @@ pub struct Scratch {
     pub existing: bool,
     /// Writing is allowed.
     pub writable: bool,
-    /// Notices about the choice for the user.
+    /// Notices for the user, such as that only a part of the file is used.
     pub notices: Vec<String>,
 }
 

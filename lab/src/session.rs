@@ -122,7 +122,7 @@ pub struct Session<'a> {
     /// The measured file.
     file: Option<&'a Path>,
     files: Option<Files>,
-    /// The first header.
+    /// The header that was printed first; later ones do not repeat its facts.
     first: Option<Header>,
 }
 

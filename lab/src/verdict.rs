@@ -83,9 +83,9 @@ impl Interval {
     /// The interval of `ours` divided by the best of `others`, and the index of the best. The best
     /// is the side to which `ours` has the lowest ratio.
     ///
-    /// The best is chosen by the same rounds, and luck would bias the choice. Luck would move the
-    /// upper end of the interval. So each of `others` gets an equal part of the probability that
-    /// the upper end misses the true value.
+    /// The same rounds choose the best side and give its interval, so noise lowers the upper end.
+    /// To allow for that, each of `others` gets an equal part of the probability that the upper end
+    /// misses the true value.
     pub fn to_the_best(ours: &[f64], others: &[&[f64]]) -> Option<(usize, Self)> {
         let all = others.iter().map(|theirs| one_of(ours, theirs, others.len()));
         let all: Vec<Self> = all.collect::<Option<_>>()?;

@@ -44,7 +44,7 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     assert_eq!(report["placements"].as_array().unwrap().len(), 18);
     assert_eq!(report["published_matrix"].as_array().unwrap().len(), 20);
     assert_eq!(report["distinct"], report["proved"]);
-    // Too small for file systems.
+    // The scratch file of 4 MiB is too small for file systems.
     let systems = &report["file_systems"];
     assert_eq!((&systems["measured"], &systems["not_measured"]), (&0.into(), &5.into()));
     assert!(text.contains("Not measured\n  file systems, Q C rq 0 0 0;"), "{text}");

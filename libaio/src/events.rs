@@ -50,14 +50,14 @@ pub(crate) unsafe fn get_events(
     // io_destroy(2) would wait for this thread.
     let instance = Arc::clone(&context.instance);
     drop(context);
-    // The ring never has more events than its room. A larger minimum is reduced to one more than
-    // the room, which is never reached either.
+    // The ring never has more events than its room. If `min` is larger, the minimum becomes one
+    // more than the room, which is never reached either.
     let reachable = min.min(instance.room() as u32 + u32::from(min as usize > instance.room()));
     let writable = |first: u32, count: u32| {
         let at = events.wrapping_add(first as usize);
         accessible(at as usize, count as usize * size_of::<IoEvent>(), true)
     };
-    // No event is taken for a bad address: the event stays in the ring.
+    // If `events` cannot be written to, no event bypasses the ring: events stay in the ring.
     let direct = max.min(DIRECT);
     let direct = if direct > 0 && writable(0, direct) { direct } else { 0 };
     let mut at = events;

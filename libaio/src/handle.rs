@@ -178,7 +178,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     let Some(contexts) = CONTEXTS.current() else { return };
     let users = users::of(fds);
     if users != Users::Nobody && front::is_borrowed() {
-        // The child of a vfork(2) closes its own descriptor.
+        // The child of a vfork(2) runs this in its parent's memory, and closes its own descriptor.
         return;
     }
     let tell = |context: &AioContext| {
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn contexts_accept_as_many_requests_as_the_kernels() {
-        // One CPU of `cpus` submits all. A page has 127 places.
+        // On a machine with `cpus` CPUs, one CPU submits all requests. A page has 127 places.
         for (entries, cpus, expected) in [
             (1, 1, (127, 124)),
             (1, 2, (127, 120)),

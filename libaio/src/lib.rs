@@ -186,7 +186,8 @@ pub unsafe extern "C" fn _io_queue_init(entries: c_int, handle: *mut usize) -> c
     if !enter(|| front::writable(handle as usize)) {
         return EFAULT;
     }
-    // SAFETY: writable, and an io_context_t by the caller's contract, which goes on.
+    // SAFETY: writable, and an io_context_t by the caller's contract. This contract is also that of
+    // `_io_setup`.
     unsafe {
         handle.write_unaligned(0);
         _io_setup(entries, handle)
@@ -235,7 +236,7 @@ pub unsafe extern "C-unwind" fn _io_queue_run(handle: usize) -> c_int {
 /// As io_queue_wait(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_queue_wait(handle: usize, timeout: *const libc::timespec) -> c_int {
-    // SAFETY: no event is written.
+    // SAFETY: for 0 events, no event is written. The timeout is as the caller's contract says.
     unsafe { _io_getevents(handle, 0, 0, std::ptr::null_mut(), timeout) }
 }
 

@@ -62,7 +62,7 @@ pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bo
     let iocb = unsafe { &*at };
     let special = u64::from(iocb.flags | iocb.rw_flags) | iocb.reserved2;
     let known = iocb.opcode == abi::CMD_PREAD || iocb.opcode == abi::CMD_PWRITE;
-    // As unsigned numbers, negative offsets are too large as well.
+    // Negative offsets are large as unsigned numbers, so the check below refuses them, too.
     let offset = iocb.offset as u64;
     let short = iocb.nbytes < BYTES && offset < i64::MAX as u64 - BYTES;
     if special != 0 || !known || !short || !in_user_space(iocb.buf, iocb.nbytes) {

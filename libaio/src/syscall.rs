@@ -1,8 +1,8 @@
 //! The C library's `syscall(2)`. Programs that make the calls of Linux AIO by number get the same
 //! contexts as through libaio's functions. Other numbers go on to the next `syscall`.
 //!
-//! Calls by number from Rust's library and from this one pass here, too, but with other numbers.
-//! The engine makes system calls by its own instructions (`sys.rs` in core).
+//! Rust's library and this one call this function, too, with numbers that go on to the next
+//! `syscall`. The engine makes system calls by its own instructions (`sys.rs` in core).
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::Ordering;

@@ -43,7 +43,7 @@ impl User {
     }
 }
 
-/// The contexts that may use some numbers.
+/// The contexts that may use the numbers of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Users {
     Nobody,
@@ -102,7 +102,7 @@ mod tests {
         other.uses(at + 2);
         assert_eq!(of(&(at..=at + 2)), Users::Anybody);
         assert_eq!(of(&(at..=at + 1)), Users::One(3));
-        // `other` uses the number after `one`, and then `one` uses it again.
+        // `one` has used the number. Now `other` uses it, and then `one` again.
         (0..2).for_each(|_| other.uses(at));
         one.uses(at);
         assert_eq!(of(&(at..=at)), Users::Anybody);

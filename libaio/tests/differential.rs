@@ -197,7 +197,7 @@ fn on_the_engine_posix_aio() {
     }
 }
 
-/// A number that is closed, or names another file, while requests are in flight. These two engines,
+/// A number is closed, or gets another file, while requests on it are in flight. These two engines,
 /// which every machine has, hold the files of requests in other ways than the default one.
 #[test]
 fn closing_in_flight_on_other_engines() {

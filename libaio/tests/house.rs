@@ -1,5 +1,5 @@
-//! The library in foreign programs, without an original to compare with: unloaded, in place of the
-//! library file, on every engine.
+//! The library in foreign programs, without a comparison with the original. Programs unload it,
+//! find it in place of the original's file, or run on every engine.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -157,15 +157,16 @@ fn every_descriptor_closed_on_every_engine() {
         }
         assert_eq!(answers(&output), expected, "{engine}");
     }
-    // This engine refuses the program's last part, which is in a child: the parent has used the
-    // engine.
+    // The last part of the program is in a child. This engine refuses it there, because the parent
+    // has used the engine.
     let output = run("posix_aio");
     let text = String::from_utf8_lossy(&output.stdout);
     let before = expected.split("a daemon's").next().expect("all of it");
     assert!(text.starts_with(before), "{text}");
 }
 
-/// There is a warning if the engine moves no data, and the command line did not ask for it.
+/// The library warns if the engine moves no data, unless `uringlet run` was told to use this
+/// engine.
 #[test]
 fn an_engine_that_moves_no_data_is_warned_of_once() {
     let folder = folder();
@@ -190,8 +191,8 @@ fn an_engine_that_moves_no_data_is_warned_of_once() {
     assert_eq!(answers(&command(&program, &variables).output().expect("timeout(1)")), unwritten);
 }
 
-/// The host has fs.aio-max-nr requests for all its processes: a context takes as many as were asked
-/// for.
+/// All processes of the host share fs.aio-max-nr requests. A context takes as many of these as it
+/// was made for, as with the original.
 #[test]
 fn contexts_take_what_they_ask_for() {
     let folder = folder();
@@ -211,8 +212,8 @@ fn contexts_take_what_they_ask_for() {
         let ours = run(&[here, preload, ("URINGLET_ENGINE", Path::new(engine))]);
         let name = format!("contexts_take_what_they_ask_for/{engine}");
         match (&original, ours) {
-            // On `auto`, a context takes no requests of the host while direct reads do not sleep.
-            // So an answer of 0 is right, too.
+            // On `auto`, a context takes none of these requests while direct reads do not sleep. So
+            // 0 is right, too.
             (Ok(original), Ok(ours)) if engine == "auto" => {
                 assert_eq!(original.lines().count(), ours.lines().count(), "{ours}");
                 for (theirs, ours) in original.lines().zip(ours.lines()) {

@@ -79,7 +79,7 @@ macro_rules! on_engines {
 
 on_engines!(auto, workers, io_uring, linux_aio, posix_aio);
 
-/// The original is checked, too, but not for buffered requests: for those it waits in submit.
+/// The original passes with direct requests. With buffered ones it would wait in io_submit.
 #[test]
 fn the_original_waits_in_destroy_and_not_in_close() {
     let name = "the_original_waits_in_destroy_and_not_in_close";

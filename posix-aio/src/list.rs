@@ -68,7 +68,7 @@ pub(crate) unsafe fn listio(
         }
     }
     if before_2_4 && !started {
-        // SAFETY: nobody else has it.
+        // SAFETY: no request was started, so only this call has the list.
         unsafe { (*list).sigevent = None };
     }
     // SAFETY: this call has two references to the list, and is counted once. This gives up one
@@ -101,7 +101,8 @@ fn wait(list: &List) -> Waited {
         // a signal handler leaves the call by a jump, the reference is never dropped.
         list as u64 == words[0] && unsafe { (*list).remaining.load(Ordering::Acquire) } == 0
     };
-    // SAFETY: `is_last` follows only the address in `words`, as it says.
+    // SAFETY: `is_last` follows no other address than that in `words`. The list there lives as long
+    // as this call waits.
     let concern = unsafe { Concern::new(is_last, &[std::ptr::from_ref(list) as u64]) };
     let wish = WaitCondition {
         missing: &missing,

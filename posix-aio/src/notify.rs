@@ -39,7 +39,7 @@ pub(crate) struct Gate {
     value: usize,
 }
 
-/// Prepares the notification for when a request has its result.
+/// Prepares the notification of a request. [`Prepared::go`] sends it, once the result is stored.
 ///
 /// # Errors
 /// The errno: the signal does not exist, or no thread can be made.
@@ -107,7 +107,7 @@ unsafe fn make_thread(
         }
     };
     if made != 0 {
-        // SAFETY: no thread has it.
+        // SAFETY: no thread was made, so the reference is still this function's.
         drop(unsafe { Arc::from_raw(argument) });
         return Err(made);
     }

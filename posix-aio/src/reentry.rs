@@ -121,7 +121,7 @@ mod tests {
     use super::{DEFERRED_MAX, Thread};
     use crate::abi::Aiocb;
 
-    /// Only an address, which is not followed here.
+    /// A control block of this address. The tests do not access it.
     fn block(number: usize) -> *mut Aiocb {
         std::ptr::without_provenance_mut(number)
     }
@@ -138,7 +138,7 @@ mod tests {
         thread.start_deferred(|one| {
             assert!(thread.inside.get());
             started.borrow_mut().push(one.addr());
-            // A handler that submits the next request each time that one has ended.
+            // Defers another request for each that is started, as a signal handler may.
             let next = one.addr() + DEFERRED_MAX;
             assert!(next > ALL || thread.defer(block(next)));
         });

@@ -296,7 +296,7 @@ impl Sink for Deliver {
 }
 
 /// The process is about to leave: see [`Instance::before_leaving`]. Does nothing in a signal
-/// handler whose thread is inside.
+/// handler that has interrupted a function of this library.
 pub(crate) extern "C" fn before_leaving() {
     if let Some(process) = current()
         && !reentry::is_inside()

@@ -13,11 +13,12 @@ use crate::member::Member;
 use crate::request::{Operation, Ready};
 use crate::{complete, notify, reentry, state};
 
-/// [`Aiocb::owner`] of a request that a signal handler has submitted in a thread that was inside.
+/// [`Aiocb::owner`] of a deferred request: a signal handler that has interrupted a function of this
+/// library has submitted it.
 pub(crate) const DEFERRED: u64 = 2;
 
-/// Starts a request. `nested`: this is a signal handler in a thread that was inside. `Err` has the
-/// errno if the request is not accepted.
+/// Starts a request. `nested`: this is a signal handler that has interrupted a function of this
+/// library. `Err` has the errno if the request is not accepted.
 ///
 /// # Safety
 /// As aio_read(3): the block and its buffer belong to the request until it has ended.

@@ -131,7 +131,8 @@ pub(crate) unsafe fn suspend(
     }
 }
 
-/// Waits in a signal handler whose thread is inside, and may hold locks that a sleep needs.
+/// Waits in a signal handler that has interrupted a function of this library. The thread may hold
+/// locks that the usual wait takes, so this checks the requests once a millisecond.
 #[cold]
 fn nap(blocks: Blocks, process: &Process, deadline: Option<Instant>) -> Result<c_int, c_int> {
     const NAP: Duration = Duration::from_millis(1);

@@ -105,7 +105,8 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ANSWER: AtomicI32 = AtomicI32::new(-1);
 
 extern "C" fn submit_the_second(_: i32) {
-    // SAFETY: set before the first was submitted; lives until its end.
+    // SAFETY: `SECOND` is set before the signal is sent. The block that it points to lives until
+    // its request has ended.
     let answer = unsafe { _aio_write(SECOND.load(Ordering::Acquire).cast()) };
     ANSWER.store(answer, Ordering::Release);
     CALLS.fetch_add(1, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Threads that have a descriptor table of their own. For these, the C library reads other files
-//! than the program means.
+//! Threads that have a descriptor table of their own. The C library executes their requests in
+//! threads with another table, and so may read other files than the program means.
 
 #[path = "../../libaio/tests/support/environment.rs"]
 mod environment;

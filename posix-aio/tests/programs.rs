@@ -80,7 +80,7 @@ fn stress_ng_verifies_its_requests() {
     assert!(stats.contexts >= 2, "one for each of its processes: {stats:?}");
 }
 
-/// Two writes that write no bytes.
+/// A program with two writes. It fails unless both write 0 bytes, as on the engine `null`.
 const WRITES: &str = "
 #include <aio.h>
 #include <errno.h>

@@ -81,8 +81,8 @@ pub(crate) struct Hold {
     length: usize,
 }
 
-// SAFETY: the memory stays where it is whichever thread has the hold, and the object is touched by
-// threads that have the interpreter only.
+// SAFETY: the memory stays where it is whichever thread has the hold, and only threads that have
+// the interpreter attached touch the object.
 unsafe impl Send for Hold {}
 
 impl Hold {
@@ -256,7 +256,8 @@ impl IoBufMut for Target {
 
 impl IoBuf for Source {
     fn as_init(&self) -> &[u8] {
-        // SAFETY: as above.
+        // SAFETY: the hold keeps the memory valid. The program must not write to the buffer in
+        // another thread during the request.
         unsafe { std::slice::from_raw_parts(self.0.address(), self.0.length()) }
     }
 }

@@ -230,7 +230,7 @@ impl Operation {
         }
         match (self.kind, &self.bytes) {
             (Kind::Read, Some(bytes)) => {
-                // SAFETY: this number was read, and the operation is over.
+                // SAFETY: the operation has filled this number of bytes, and is over.
                 unsafe { buffer::cut(bytes.bind(py), usize::try_from(result).unwrap_or(0)) }
             }
             (Kind::Write, _) => Ok(result.into_pyobject(py)?.into_any().unbind()),

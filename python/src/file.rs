@@ -156,7 +156,7 @@ impl File {
     fn sync(&self, py: Python<'_>, what: What) -> PyResult<()> {
         let file = self.get()?;
         let request = batch::BatchRequest::sync(what, file.as_raw_fd());
-        // SAFETY: it has no buffer.
+        // SAFETY: the request has no buffer.
         unsafe { execute_one(py, request) }.map(|_| ())
     }
 }
@@ -234,7 +234,7 @@ impl File {
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);
-        // SAFETY: this number was read, and the read is over.
+        // SAFETY: the read has filled this number of bytes, and is over.
         unsafe { cut(bytes.bind(py), read?) }
     }
 
@@ -337,7 +337,7 @@ impl File {
         let read = file.read_at(Target(hold.at(&home)), offset);
         let read = then(read, move |py, BufResult(result, target)| {
             target.0.release(py);
-            // SAFETY: this number was read, and the read is over.
+            // SAFETY: the read has filled this number of bytes, and is over.
             unsafe { cut(bytes.bind(py), result.map_err(|error| error::from_io(&error))?) }
         });
         Ok(Request::with_home("File.aread", read, home))

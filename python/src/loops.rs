@@ -108,7 +108,7 @@ fn finish(future: &Bound<'_, PyAny>) -> PyResult<()> {
 pub(crate) enum Place {
     /// A wait in an asyncio loop, which completes a future.
     Loop(Seat),
-    /// A wait in a trio task, until the counter is readable.
+    /// A wait in a trio task, until the eventfd of `ready` is readable.
     Trio { ready: Arc<Ready>, wait: Py<PyAny> },
 }
 

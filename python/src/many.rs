@@ -39,7 +39,7 @@ impl Views {
 impl Drop for Views {
     fn drop(&mut self) {
         for view in &mut self.0 {
-            // SAFETY: filled, and released once.
+            // SAFETY: filled by `PyObject_GetBuffer`, and released once.
             unsafe { ffi::PyBuffer_Release(view) };
         }
     }

@@ -80,7 +80,7 @@ impl Growing {
 fn size_of(py: Python<'_>, fd: RawFd) -> Option<u64> {
     // SAFETY: the structure has only integers, for which zeros are valid.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a structure to be filled.
+    // SAFETY: fstat(2) writes only to `found`, which outlives the call.
     let is_known = py.detach(|| unsafe { libc::fstat(fd, &mut found) }) == 0;
     let is_regular = is_known && found.st_mode & libc::S_IFMT == libc::S_IFREG;
     is_regular.then_some(found.st_size as u64)

@@ -11,7 +11,7 @@ static void ignore(const struct uringlet_cqe *cqe, void *arg)
     (void)arg;
 }
 
-/* No function accepts this address as a context. */
+/* Checks that no function accepts this address as a context. */
 static void refused(struct uringlet *u)
 {
     struct uringlet_stats stats = {.size = sizeof(stats)};

@@ -61,7 +61,7 @@ int main(void)
     EQUAL(uringlet_destroy(u, -1), 0);
     EQUAL(fcntl(fd, F_GETFD), -1);
 
-    /* An eventfd that was made now would not count the request in flight. */
+    /* While a request is in flight, no eventfd is made: it would not count this request. */
     uringlet_prep_read(entry(late), pipes[0], &byte, 1, URINGLET_FILE_POSITION);
     EQUAL(uringlet_submit(late), 1);
     EQUAL(uringlet_event_fd(late), -EBUSY);

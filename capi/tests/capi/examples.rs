@@ -92,13 +92,13 @@ fn epoll_answers_line_by_line() {
         let sum: u32 = bytes.iter().map(|&byte| u32::from(byte)).sum();
         format!("{off}: {} bytes, sum {sum}", bytes.len())
     };
-    // The requests come one after the other: each answer has to come without another line.
+    // Writes one line at a time: its answer has to come before the next line is written.
     for at in 0..200 {
         let (off, len) = (at * 517, at * 19 % 4096);
         writeln!(input, "{off} {len}").expect("it reads");
         assert_eq!(lines.next().expect("an answer").expect("text"), expected(off, len));
     }
-    // The requests come all at once, too.
+    // Writes all other lines at once.
     let text: String = (0..50).map(|at| format!("{} 100\n", at * 1000)).collect();
     input.write_all(text.as_bytes()).expect("it reads");
     writeln!(input, "what").expect("it reads");

@@ -22,7 +22,7 @@ pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Prints past the test harness's capture: a skipped test must not look like a passed one.
+/// Reports that a test is skipped, by a write to standard error that the harness does not capture.
 pub fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }

@@ -17,7 +17,8 @@ pub struct Line {
     /// The load, as keys of the JSON.
     #[serde(flatten)]
     pub keys: Value,
-    /// The leading columns of the table. Lines with the same first column are a group of bars.
+    /// The leading columns of the table. Adjacent lines with the same first column, and the same
+    /// `group` in `keys`, are a group of bars.
     #[serde(skip)]
     pub columns: [String; 2],
     /// The label of the bar in its group.
@@ -26,7 +27,7 @@ pub struct Line {
     /// The name in a sentence: `cached read 4k, depth 32`.
     #[serde(skip)]
     pub name: String,
-    /// None if one side has no figures.
+    /// None if a side has no figures, or if no native engine has the same number of rounds.
     pub comparison: Option<Comparison<String>>,
 }
 
@@ -36,7 +37,7 @@ pub struct Circumstances {
     pub subject: String,
     /// The share of the CPUs that other processes and guests used, 0 to 1.
     pub outside: f64,
-    /// Native interfaces that are refused here.
+    /// Native engines that were refused, or failed, in every cell.
     pub refused: Vec<String>,
     /// Rounds that do not count, because other processes and guests used too much of the CPUs.
     pub disturbed: usize,
@@ -59,7 +60,7 @@ pub struct Words {
     pub each: &'static str,
 }
 
-/// A text such as `faster in 3 (most: NAME, 1.40×), level in 2`.
+/// A text such as `faster in 3 (most: NAME, 1.40×); level in 2`.
 fn text<'a>(of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
     let mut parts = Vec::new();
     for class in [Class::Better, Class::Level, Class::Worse, Class::Unknown] {

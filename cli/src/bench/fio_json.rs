@@ -34,7 +34,7 @@ impl Cell {
     }
 
     /// The percentage of the requests in each of fio's latency classes of one unit (0: ns, 1: µs,
-    /// 2: ms). The key of a class is its upper bound.
+    /// 2: ms). The key of a class is its upper bound; the last class is `>=2000`.
     fn shares(&self, unit: usize) -> Map<String, Value> {
         let percent = |at: usize| self.latency.map_or(0.0, |found| found.total_shares[at] * 100.0);
         let scale = 1000u64.pow(unit as u32);
@@ -48,7 +48,7 @@ impl Cell {
         found
     }
 
-    /// The results of one direction; `does` is false if the cell has no requests in it.
+    /// The results of one direction. `does` is false if the cell has no requests in this direction.
     fn fio_side(&self, does: bool) -> Value {
         let none = nanoseconds(Spread::default(), 0);
         let mut side = json!({ "slat_ns": none, "clat_ns": none, "lat_ns": none });
@@ -165,7 +165,7 @@ impl Matrix {
     }
 }
 
-/// Converts microseconds.
+/// The JSON of a distribution: its microseconds become nanoseconds.
 fn nanoseconds(us: Spread, samples: u64) -> Value {
     let [min, max, mean, deviation] = [us.min, us.max, us.mean, us.stdev].map(|us| us * 1e3);
     json!({ "min": whole(min), "max": whole(max), "mean": mean, "stddev": deviation, "N": samples })

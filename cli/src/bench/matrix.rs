@@ -259,8 +259,8 @@ impl Matrix {
         }
     }
 
-    /// The lines that need more rounds. If the class of any line is open, these are all lines with
-    /// an open class. Otherwise, these are all lines with an unknown ratio.
+    /// The lines that need more rounds. If more rounds could change the class of any line, these
+    /// are all such lines. Otherwise, these are all lines whose ratio is not yet known precisely.
     fn open(&self) -> Vec<usize> {
         let open = |enough| -> Vec<usize> {
             (0..self.lines.len()).filter(|&at| !self.is_done(&self.lines[at], enough)).collect()

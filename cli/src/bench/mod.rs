@@ -86,7 +86,7 @@ pub struct Arguments {
           conflicts_with_all = ["rounds", "jobs"])]
     budget: Option<f64>,
 
-    /// Exactly this many rounds [default: until the result is certain; of a job 8]
+    /// Exactly this many rounds [default: until the result is certain; with job files 8]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000),
           allow_hyphen_values = true)]
     rounds: Option<u32>,

@@ -1,5 +1,6 @@
-//! Has a drop-in (a preloaded library that replaces libaio, POSIX AIO or liburing) read from a
-//! file, for this command itself. Checks that the drop-in has counted the read.
+//! Preloads a drop-in into a second process of this command, which reads a file through it. Checks
+//! that the drop-in has counted the read. A drop-in is a library that replaces libaio, POSIX AIO or
+//! liburing.
 #![allow(unsafe_code)]
 
 use crate::run::library::DropIn;

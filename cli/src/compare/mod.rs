@@ -191,7 +191,8 @@ fn only_in(one: &Run, other: &Run) -> Vec<String> {
     names.filter(|name| has(one, name) && !has(other, name)).cloned().collect()
 }
 
-/// What differs in the machine, the storage and the settings. Values that always vary are left out.
+/// Notices: what differs in the machine, the storage and the settings, and which run was
+/// interrupted. Values that always vary are left out.
 fn differences(a: &Value, b: &Value) -> Vec<String> {
     let mut notices = Vec::new();
     for part in ["machine", "storage", "settings"] {

@@ -1,4 +1,4 @@
-//! `uringlet doctor`: what this machine and sandbox allow, and why not.
+//! `uringlet doctor`: what this machine and sandbox allow, and why they refuse the rest.
 
 mod program;
 mod report;

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::probe::Probe;
 
-/// The architecture of this command. Only its code is searched for calls of io_uring.
+/// The architecture of this command. Code for other architectures is not searched for io_uring
+/// calls.
 const HOST: object::Architecture = if cfg!(target_arch = "aarch64") {
     object::Architecture::Aarch64
 } else {
@@ -26,7 +27,7 @@ const LARGEST: u64 = 1 << 30;
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub file: PathBuf,
-    /// The reason why nothing can be preloaded; none if it can.
+    /// The reason why no drop-in can be preloaded; none if a drop-in can be.
     pub refused: Option<String>,
     /// Functions of libaio, of POSIX AIO, and of liburing that the program imports.
     pub libaio: Vec<String>,
@@ -44,7 +45,8 @@ pub struct Found {
     pub needs: Vec<String>,
     /// The program is a script: its interpreter was inspected.
     pub interpreter: bool,
-    /// Whose rings the program gets under `uringlet run`; none if it cannot ask for a ring.
+    /// Says who serves the program's rings under `uringlet run`: the kernel or the drop-in. None if
+    /// the program cannot ask for a ring.
     pub rings: Option<String>,
 }
 
@@ -138,7 +140,8 @@ impl Found {
         }
     }
 
-    /// Says which rings the program gets, if the kernel answers as in `probe`.
+    /// Fills in `rings` if the program can ask for one. `probe` says whether the kernel allows
+    /// io_uring.
     pub fn say_whose_rings(&mut self, probe: &Probe) {
         let asks = !self.io_uring.is_empty() || self.own_io_uring_calls;
         if self.refused.is_none() && (asks || self.calls_by_number || self.names("liburing.so")) {

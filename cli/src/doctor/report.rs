@@ -194,7 +194,7 @@ fn with_reason(mut found: Value, refusal: Option<&Refusal>) -> Value {
     found
 }
 
-/// The answer of a file system.
+/// The JSON of one answer of a file system: whether a feature works there, or why not.
 fn answer(answer: &Answer) -> Value {
     let mut found = with_reason(json!({ "works": answer.works() }), answer.refusal());
     if let Answer::Untried(_) = answer {

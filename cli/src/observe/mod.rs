@@ -6,7 +6,7 @@ pub mod processes;
 use crate::size;
 use std::time::{Duration, Instant};
 
-/// `1s`, `500ms`, `0.5`, `2m`: from 50 ms to an hour.
+/// Parses a time such as `1s`, `500ms`, `0.5` or `2m`: from 50 ms to an hour.
 ///
 /// # Errors
 /// The expected form; clap adds the field and the value.

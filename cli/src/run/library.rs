@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A shared library that is preloaded, so that a program binds its functions of one interface.
+/// A shared library with the functions of one interface. `run` preloads the library, so that the
+/// program binds these functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DropIn {
     /// libaio's functions, and Linux AIO's system calls made through syscall(2)
@@ -32,7 +33,8 @@ impl DropIn {
     }
 }
 
-/// Where the drop-ins of a command that carries none were built, or empty.
+/// The folder where cargo built the drop-ins, for a command that carries none. Empty if the command
+/// carries drop-ins, or was built with `URINGLET_DROP_INS=none`.
 const BUILT_IN: &str = env!("URINGLET_BUILT_IN");
 
 /// Finds a drop-in beside the running executable or in its `deps/`, whichever is newer, or in

@@ -32,7 +32,8 @@ use uringlet::stats::ProcessId;
 const ENGINE: &str = "URINGLET_ENGINE";
 /// Read by the drop-ins: the engine null was asked for, so they print no warning.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
-/// Read by the drop-in for io_uring: whether system call instructions of the program come to it.
+/// Read by the drop-in for io_uring: whether it serves the calls that the program makes by its own
+/// system call instructions.
 const TRAP: &str = "URINGLET_TRAP";
 /// Read by the drop-in for io_uring: whether it leaves rings to a kernel that has io_uring.
 const IO_URING: &str = "URINGLET_IO_URING";
@@ -176,7 +177,7 @@ fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
 fn print_environment(arguments: &Arguments, format: print_env::Format) -> Result<ExitCode> {
     let mut command = Command::new("");
     let libraries = serve(&mut command, arguments)?;
-    // The libraries that this shell preloads are not the service's.
+    // The service must not get the libraries that this shell preloads.
     command.env("LD_PRELOAD", library::preload(&libraries, None));
     print_env::print(&command, &libraries, format)
 }

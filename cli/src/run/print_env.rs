@@ -60,7 +60,7 @@ fn line(name: &str, value: &str, format: Format) -> String {
     }
 }
 
-/// The topmost folder above a file that other users cannot enter.
+/// Of the folders above a file, the topmost one that other users cannot enter.
 fn closed_to_others(file: &Path) -> Option<&Path> {
     let closed = |folder: &&Path| folder.metadata().is_ok_and(|data| data.mode() & 0o001 == 0);
     file.ancestors().skip(1).filter(closed).last()
@@ -88,7 +88,7 @@ mod tests {
         let is_closed = |found: Option<&Path>| found == Some(folder.path());
         std::fs::create_dir(file.parent().unwrap()).unwrap();
         mode(0o700).unwrap();
-        // Folders above it may be closed to others, too.
+        // Folders above the temporary folder may be closed to other users, too.
         let outside = folder.path().parent().unwrap();
         let above = closed_to_others(outside.join("x").as_path()).map(Path::to_owned);
         assert!(above.is_some() || is_closed(closed_to_others(&file)));

@@ -28,7 +28,7 @@ impl fmt::Display for Labels {
     }
 }
 
-/// The whole text; `workers` is their current number.
+/// The whole text; `workers` is the current number of workers.
 pub fn text(stats: &Snapshot, in_flight: u64, workers: usize, labels: &Labels) -> String {
     let mut out = String::new();
     let mut plain = |name: &str, kind: &str, help: &str, value: u64| {

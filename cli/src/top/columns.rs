@@ -1,10 +1,10 @@
-//! The columns of programs and contexts: heads, widths, cells, and what they are sorted by.
+//! The columns of the tables of programs and contexts: heads, widths, texts, and sort keys.
 
 use super::programs::{Context, Program};
 use crate::observe::figures::Figures;
 use crate::size;
 
-/// The subject of a table's line.
+/// What one line of a table shows: a program or a context.
 pub struct Line<'a> {
     pid: u32,
     name: &'a str,
@@ -70,7 +70,7 @@ const fn column(
     Column { head, width, rank, cell, key }
 }
 
-/// A figure: its text, and the number by which lines are sorted.
+/// Makes the column for a field of `Figures`. Lines are sorted by the value of the field.
 macro_rules! figure {
     ($head:literal, $width:literal, $rank:literal, $text:path, $($field:ident).+) => {
         column(
@@ -149,7 +149,7 @@ fn share(line: &Line, lane: usize) -> String {
     percent(line.figures.lanes.shares()[lane])
 }
 
-/// `37%`, `-` for none.
+/// A share in percent as a text: `37%`, `<1%`, or `-` for zero.
 pub fn percent(share: f64) -> String {
     match share {
         s if s <= 0.0 => "-".into(),

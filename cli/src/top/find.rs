@@ -30,7 +30,7 @@ pub struct Found {
 #[derive(Default)]
 struct Opened {
     regions: Vec<(Key, Rc<Region>)>,
-    /// The process has also opened a region with another layout, such as another version's.
+    /// The process has a file open that has a region's name and is no region of this version.
     others: bool,
 }
 
@@ -101,7 +101,7 @@ impl Finder {
             match self.region_at(&path) {
                 Ok((key, _)) if opened.regions.iter().any(|(other, _)| *other == key) => {}
                 Ok(region) => opened.regions.push(region),
-                // The descriptor may also have been closed meanwhile.
+                // Other errors do not count: the descriptor may have been closed meanwhile.
                 Err(error) => opened.others |= error.kind() == io::ErrorKind::InvalidData,
             }
         }

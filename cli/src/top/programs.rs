@@ -11,7 +11,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use uringlet::stats::{ContextNow, Region, Snapshot};
 
-/// A program: all that one `uringlet run` has started, or an observed process, with its children.
+/// A program: the processes that one `uringlet run` has started, or an observed process with its
+/// children.
 #[derive(Serialize)]
 pub struct Program {
     #[serde(skip)]

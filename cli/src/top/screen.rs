@@ -59,7 +59,7 @@ pub fn run(
         std::process::exit(i32::from(INTERRUPTED));
     })
     .context("cannot handle signals")?;
-    // A panic restores the terminal before its message, too.
+    // This also sets a panic hook, which restores the terminal before it prints the message.
     let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
     let mut screen = Screen::new(first, interval);
     let ended = screen.serve(&mut terminal, programs, pid);
@@ -121,7 +121,8 @@ impl Screen {
             if STOP.load(Ordering::Relaxed) {
                 return Ok(Ended::Signal);
             }
-            // Keys come first: with a short interval a look may always be due.
+            // Keys are read before the next snapshot. With a short interval, a snapshot may always
+            // be due.
             let left = due.saturating_duration_since(Instant::now());
             if !keys::wait(left.min(SLICE)).context("the terminal is gone")? {
                 return Ok(Ended::Signal);
@@ -129,7 +130,7 @@ impl Screen {
             let mut any = false;
             while event::poll(Duration::ZERO).context("cannot read keys")? {
                 any = true;
-                // An event other than a key needs no action: a new size is drawn in any case.
+                // Other events need no action: after a resize, the next draw uses the new size.
                 if let Event::Key(key) = event::read().context("cannot read keys")?
                     && key.kind == KeyEventKind::Press
                 {
@@ -247,7 +248,7 @@ impl Screen {
 
     fn draw_programs(&self, frame: &mut Frame, area: Rect) {
         let Some(selected) = self.selected() else { return };
-        // The programs and their heading take at most half of the rows, but always two.
+        // The programs and their heading take at most half of the rows, but at least two.
         let rows = (self.programs.len() as u16).min((area.height / 2).saturating_sub(1)).max(1);
         let [programs, _, lanes, contexts] = Layout::vertical([
             Constraint::Length(rows + 1),

@@ -11,7 +11,7 @@ use uringlet::{Context, Cqe, EngineKind, Sqe};
 const AT_A_TIME: usize = 32;
 const PAGE: usize = 4096;
 
-/// A context and its buffer.
+/// A context, and the pages into which it reads.
 struct Reader {
     context: Context,
     pages: Vec<[u8; PAGE]>,
@@ -23,7 +23,7 @@ impl Reader {
         Self { context: builder.build().expect("a context"), pages: vec![[0; PAGE]; AT_A_TIME] }
     }
 
-    /// The time of this many batches.
+    /// Reads all pages this many times, and returns the time that this took.
     fn read(&mut self, file: &File, batches: u64) -> Duration {
         let mut cqes = [Cqe::default(); AT_A_TIME];
         let begin = Instant::now();

@@ -142,8 +142,8 @@ impl Placement {
         self == &Self::default()
     }
 
-    /// Does this machine have the placement? Words always pass: [`Placement::resolve`] replaces a
-    /// word that does not fit by [`Affinity::Any`].
+    /// Does this machine have the placement? Of an [`Affinity`], only CPU numbers are checked:
+    /// [`Placement::resolve`] replaces any other one that does not fit by [`Affinity::Any`].
     ///
     /// # Errors
     /// [`ConfigError`]: the list is empty, or names a CPU that does not exist, is offline, or is

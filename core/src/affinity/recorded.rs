@@ -142,7 +142,7 @@ pub(super) fn two() -> Machine {
 }
 
 /// 32 CPUs in 8 nodes, each with its own cache. CPU 5 serves an adapter's interrupt. This is the
-/// machine of the publication of 2008 (`README.md`).
+/// machine of the publication of 2008 (`affinity/README.md`).
 pub(super) fn eight_cells() -> Machine {
     let shape = Shape {
         cpus: 32,

@@ -205,7 +205,7 @@ impl Topology {
     }
 }
 
-/// CPUs that share something, and the number of CPUs of which nothing is known.
+/// Sets of CPUs that share a node, cache or core, and the number of CPUs of which nothing is known.
 struct Groups {
     sets: Vec<CpuSet>,
     missing: usize,

@@ -32,7 +32,7 @@ impl Board {
         }
     }
 
-    /// Ends a started request as [`Board::end_all`] ends a queue's.
+    /// Ends a started request, as [`Board::end_all`] does with the requests of a queue.
     pub(crate) fn end_started(&self, mut request: Started<'_>) {
         let ends = !request.stream && request.kind != Kind::Poll;
         if self.strict && ends {

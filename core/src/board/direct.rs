@@ -38,7 +38,7 @@ impl<'a> DirectCompletions<'a> {
         (self.sink)(data, user_data, i64::from(result));
     }
 
-    /// Says whether the thread has a deadline, or only polls.
+    /// Sets whether the thread has a deadline, or only polls.
     #[inline(always)]
     pub(crate) fn bound(&mut self, bounded: bool) {
         self.bounded = bounded;

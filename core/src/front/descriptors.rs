@@ -95,8 +95,8 @@ pub(super) fn before_replace(fd: c_int, before: Before) {
     }
 }
 
-/// close(2), after `before`. A cancellation point (pthreads(7)): the engine holds nothing when the
-/// thread ends in the call.
+/// close(2), after `before`. A cancellation point (pthreads(7)): no lock of the engine is held in
+/// the call, so the thread may end there.
 ///
 /// # Safety
 /// As close(2).
@@ -176,7 +176,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Bef
     });
     let call = |first, last| {
         if next.is_null() {
-            // glibc before 2.34.
+            // glibc before 2.34 does not have the function.
             let ret = sys::close_range(first, last, flags) as c_int;
             return if ret < 0 { refuse(-ret) } else { ret };
         }
@@ -211,7 +211,7 @@ fn number(fd: c_uint) -> c_int {
     c_int::try_from(fd).unwrap_or(c_int::MAX)
 }
 
-/// Some thread has namespaces, a root or a working directory of its own.
+/// A thread has called unshare(2), to get namespaces, a root or a working directory of its own.
 static UNSHARED: AtomicBool = AtomicBool::new(false);
 
 /// Has a thread of this process namespaces, a root or a working directory of its own (unshare(2))?

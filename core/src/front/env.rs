@@ -53,7 +53,8 @@ struct Told {
     /// The memory of `uringlet run`. It is mapped when a drop-in is loaded, since the program may
     /// become another user, change its root folder, or close every descriptor.
     seen: Option<Region>,
-    /// The variables name the same memory for statistics and events: contexts count in `seen`, too.
+    /// Do `URINGLET_STATS` and `URINGLET_SEEN` name the same memory? Then contexts count in `seen`
+    /// if that path cannot be opened later.
     counts_there: bool,
     /// `None`: the value is invalid.
     trap: Option<Trap>,
@@ -98,7 +99,8 @@ pub fn left_to_kernel(why: Seen) {
 /// The values of the variables, read now if they were not read before. The child of a fork has its
 /// parent's.
 fn told() -> &'static Told {
-    // There is no lock here: a thread that the child of a fork does not have may hold it.
+    // Not a lock: another thread could hold a lock during a fork. The child does not have that
+    // thread, and would wait without end.
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());
     let mut known = TOLD.load(Ordering::Acquire);
     if known.is_null() {
@@ -158,8 +160,9 @@ pub fn if_refused() -> bool {
 /// prints a warning.
 ///
 /// # Errors
-/// `-EINVAL` for an invalid value: the program was started for an engine that it would not run on.
-/// Also for a thread that has a descriptor table of its own.
+/// `-EINVAL` if the value of a variable is invalid: with a default, the program could run on
+/// another engine than the one asked for. Also if the calling thread has a descriptor table of its
+/// own (unshare(2)).
 pub fn builder() -> Result<Builder, i32> {
     if process::has_parted() {
         return Err(-libc::EINVAL);
@@ -180,8 +183,8 @@ pub fn builder() -> Result<Builder, i32> {
     Ok(builder)
 }
 
-/// Writes [`WARNING`] to standard error, without a lock. If its reader is gone, no signal is
-/// raised.
+/// Writes [`WARNING`] to standard error, without a lock. If standard error is a pipe without a
+/// reader, no SIGPIPE is raised.
 fn warn() {
     let line = libc::iovec { iov_base: WARNING.as_ptr() as *mut _, iov_len: WARNING.len() };
     // SAFETY: one vector, whose bytes are constant, and are only read.

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use super::descriptors::Next;
 use crate::errno::{kept, refuse};
 
-/// What a drop-in does before the process leaves. It must be safe in signal handlers.
+/// What a drop-in does before one of these calls. It must be safe in signal handlers.
 pub type BeforeLeaving = extern "C" fn();
 
 /// Calls `before`, and returns the definition that the call is passed on to. errno is preserved.

@@ -10,7 +10,7 @@ use crate::sys;
 /// The smallest page size of any machine.
 const PAGE: usize = 4096;
 
-/// The pages that were last asked about, by hash. An accessible page is assumed to stay accessible.
+/// The pages that were last found to be accessible, by hash. They are assumed to stay accessible.
 static KNOWN: [AtomicUsize; ENTRIES] = [const { AtomicUsize::new(0) }; ENTRIES];
 const ENTRIES: usize = 4096;
 
@@ -71,7 +71,8 @@ fn ask(place: usize, write: bool) -> bool {
     if write { front::writable(place) } else { front::readable(place) }
 }
 
-/// Is `is_there` true for an address in each page of a range, and for the page's number?
+/// Calls `is_there` for each page of a range, with an address in it and the page's number. True if
+/// all of these calls return true.
 fn all_pages(address: usize, bytes: usize, is_there: impl Fn(usize, usize) -> bool) -> bool {
     let Some(end) = address.checked_add(bytes.max(1)) else { return false };
     if address < PAGE || !sys::in_user_space(address as u64, bytes as u64) {

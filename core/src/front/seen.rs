@@ -15,7 +15,8 @@ pub enum Seen {
     /// A set-up was left to the kernel: the program enters rings by its own system call
     /// instructions, which the drop-in does not see.
     LeftToKernel,
-    /// A set-up was left to the kernel, which has what the program asked for.
+    /// A set-up was left to the kernel: `URINGLET_IO_URING` is `if-refused`, and the kernel does
+    /// not refuse io_uring.
     SteppedAside,
     /// A set-up was left to the kernel, because the library does not serve its kind.
     Unserved,

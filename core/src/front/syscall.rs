@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::errno::refuse;
 
 /// The definition that calls are passed on to. It is `plain`, the system call instruction itself,
-/// until the library has been loaded, and if no other library defines the function. Finding a
-/// definition may allocate, and an allocator may make system calls.
+/// until the library has been loaded, and if no other library defines the function. A call does not
+/// look the definition up: that may allocate, and an allocator may itself make system calls.
 pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
 
 /// Finds [`NEXT`]; for [`at_load!`](crate::at_load).

@@ -3,13 +3,13 @@
 //! epoll_pwait2(2).
 //!
 //! A thread that hands requests to the kernel by itself, and then sleeps in one of these calls, is
-//! an event loop. It sleeps in ppoll(2) with one more descriptor for each of its contexts, so it
-//! sleeps for the kernel's completions, too. When such a descriptor is readable, the thread
-//! collects completions. That counts up the program's eventfds. Then the program's call is made
-//! without waiting. No thread of the engine is woken.
+//! an event loop. It sleeps in ppoll(2) with one more descriptor for each of its contexts, so the
+//! kernel's completions end the sleep, too. When such a descriptor is readable, the thread collects
+//! completions. That counts up the program's eventfds. Then the program's call is made without
+//! waiting. No thread of the engine is woken.
 //!
-//! A thread may end in such a call (pthreads(7)), or a signal handler leave it by a jump. So
-//! nothing is held while it sleeps.
+//! A thread may end in such a call (pthreads(7)), or a signal handler leave it by a jump. So no
+//! lock is held while it sleeps.
 #![allow(unsafe_code)]
 
 mod time;
@@ -53,8 +53,8 @@ pub extern "C" fn find_next() {
 /// room.
 const SET_MAX: usize = 128;
 
-/// Calls in a row that found nothing although a descriptor was readable. After this many, the
-/// program's own call sleeps.
+/// How often in one call a descriptor was ready, but the program's call found nothing. If it
+/// happens once more, the program's own call sleeps.
 const IN_VAIN_MAX: u32 = 3;
 
 /// Room for the C library's set of signals.
@@ -82,8 +82,8 @@ pub trait Hooks {
     /// `what` is the program's, as in the call.
     unsafe fn begin(what: Option<&Descriptors>) -> Self::Watch;
 
-    /// The thread has woken up, and collects completions itself: it sees those of its descriptors
-    /// without a signal. Calls [`Hooks::resume`] before it sleeps again.
+    /// The thread has woken up and collects completions itself, so completions need not make
+    /// watched descriptors readable. [`Hooks::resume`] is called before it sleeps again.
     fn pause(_watch: Self::Watch) {}
 
     /// The thread is about to sleep again.
@@ -154,7 +154,7 @@ pub enum Descriptors {
 }
 
 impl Descriptors {
-    /// Can the program's sets be read and written? One system call for each.
+    /// Can the program's sets be read and written? One system call or more for each.
     fn are_there(&self) -> bool {
         let is_there = |at, bytes| bytes == 0 || accessible_now(at, bytes, true);
         match *self {
@@ -210,7 +210,7 @@ impl Served {
     }
 
     /// Writes the descriptors for which the thread will sleep to `sleep`. Returns their number.
-    /// `None`: the call is unusual or malformed.
+    /// `None`: a count is invalid, or more than fits.
     ///
     /// # Safety
     /// `what` is the program's, and its sets [are there](Descriptors::are_there).
@@ -383,8 +383,8 @@ impl Ours {
         set.iter_mut().filter(is_readable).for_each(|one| one.revents |= libc::POLLIN);
     }
 
-    /// Does the program's own call have to be made? It does if completions were collected and its
-    /// argument is no set, or if more eventfds were counted up than are noted.
+    /// Does the program's own call have to be made? It does if completions were collected in a call
+    /// other than poll(2), or if more eventfds were counted up than are noted.
     fn is_to_look(&self, is_set: bool) -> bool {
         self.any && !is_set || self.counted.is_partial()
     }
@@ -579,7 +579,7 @@ macro_rules! waits {
         $what:expr, $time:expr;
     )*) => { $(
         /// The C library's function of this name, with the hooks. A cancellation point
-        /// (pthreads(7)): the engine holds nothing when the thread ends in the call.
+        /// (pthreads(7)): no lock of the engine is held in the call, so the thread may end there.
         ///
         /// # Safety
         /// As the C library's function of this name.

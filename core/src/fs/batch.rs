@@ -33,7 +33,7 @@ const PART: usize = 16;
 const AT_ONCE: usize = 8;
 /// The maximum number of workers of one batch, if each mostly waits for a device.
 const WORKERS: usize = 32;
-/// The maximum size in bytes of results that nobody has taken yet.
+/// Workers end once results of this many bytes wait to be taken.
 const AHEAD: u64 = 64 << 20;
 const SIZE: u64 = 4 << 10;
 
@@ -264,8 +264,9 @@ impl<T> BatchShared<T> {
                 (Some(before), Some(now)) => now.sleeps - before.sleeps,
                 _ => 0,
             };
-            // A worker that waits for the device reads ahead. It begins with that if its sleeps are
-            // more than half its units. After that few reads sleep, so one sleep is enough.
+            // A worker that waits for the device reads ahead. It begins to read ahead if it slept
+            // more than once for each two units. With reading ahead, few reads sleep, so it goes
+            // on as long as any sleeps.
             waits = if waits { slept > 0 } else { slept as usize * 2 > count };
             if waits {
                 // This worker waits for the device, so others may start.

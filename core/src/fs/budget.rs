@@ -4,7 +4,8 @@
 //! [`in_turn`] polls a future within the budget. A future that is ready without having waited for a
 //! result uses up some of the budget. Once nothing is left, further futures of the thread are
 //! deferred: they wake their task and are pending. When a deferred future is polled again, its
-//! executor could run other tasks meanwhile, so the budget is renewed. A drop renews it, too.
+//! executor could run other tasks meanwhile, so the budget is renewed. If a deferred future is
+//! dropped, the budget is renewed, too.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -108,7 +109,7 @@ pub(super) trait Awaited: Future + HasTurns + Unpin {
 }
 
 /// Implements [`Future`] for a type that is [`Awaited`] and has the field `turns`. No other file of
-/// this module implements it: a test checks that.
+/// this module implements `Future`: a test checks that.
 macro_rules! awaited {
     ($name:ident $(<$parameter:ident: $bound:ident>)?, $output:ty) => {
         impl$(<$parameter: $bound>)? $crate::fs::budget::HasTurns for $name$(<$parameter>)? {

@@ -264,7 +264,7 @@ impl Cursor {
             if bytes.is_empty() {
                 return Poll::Ready(Ok(0));
             }
-            // The read is dropped: its range is about to be overwritten.
+            // This ends a read that is under way: the write may change the bytes that it reads.
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
             buffer.extend_from_slice(&bytes[..bytes.len().min(self.capacity)]);

@@ -251,7 +251,7 @@ impl<O: Operation> Awaited for Timeout<O> {
                 }
             },
         }
-        // The deadline is checked after the waker was stored.
+        // The alarm may have rung before the waker was stored.
         if this.alarm.as_ref().is_some_and(Alarm::has_rung) {
             return Poll::Ready(Err(this.elapse(libc::ETIMEDOUT)));
         }

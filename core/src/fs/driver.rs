@@ -248,8 +248,8 @@ impl Drop for Shared {
         if self.line.in_flight.load(Ordering::Acquire) == 0 && !IS_ENDING.get() {
             return self.instance.close();
         }
-        // Requests are in flight, or this thread is ending one. It must not block, so another
-        // thread closes the instance.
+        // Requests are in flight, or this thread is ending one. This thread must not block, so
+        // another one closes the instance.
         let instance = Arc::clone(&self.instance);
         let kept = Arc::clone(&instance);
         let mask = sys::block_signals();
@@ -326,7 +326,7 @@ unsafe impl Send for Handle {}
 
 impl Handle {
     fn header(&self) -> &Header {
-        // SAFETY: the handle is a reference to the slot, which keeps it.
+        // SAFETY: the handle is a counted reference, so the slot exists.
         unsafe { self.0.as_ref() }
     }
 
@@ -441,7 +441,7 @@ impl Header {
         self.interruptible.end();
     }
 
-    /// Withdraws a request that is queued. True: it was, and the caller owns the payload now.
+    /// Withdraws a queued request. True: it was withdrawn, so the caller owns the payload now.
     pub(super) fn withdraw(&self) -> bool {
         let line = &self.fs.0.line;
         if self.gate_claim.claim() {

@@ -43,7 +43,7 @@ struct Inner {
 mod way {
     /// Reads have `RWF_NOWAIT`, until the file refuses it.
     pub(super) const NOWAIT: u8 = 0;
-    /// Reads are plain: the file is in memory.
+    /// Reads are made by pread(2): the file system keeps its files in memory.
     pub(super) const PLAIN: u8 = 1;
     /// Reads are never tried.
     pub(super) const NEVER: u8 = 2;

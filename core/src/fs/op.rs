@@ -283,8 +283,8 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Blocks the calling thread until the operation has ended; needs no executor. The thread
-    /// executes requests meanwhile if that is no slower.
+    /// Blocks the calling thread until the operation has ended; needs no executor. Meanwhile the
+    /// thread executes requests itself where that is no slower than a thread of the engine.
     pub fn wait(mut self) -> O::Output {
         self.begin(-1);
         if let State::Flying(slot) = &self.state {

@@ -22,7 +22,7 @@ use super::worker::{OnWorker, uninterrupted};
 use crate::sys;
 
 /// A new file in a directory, which will get the name of the file that it replaces. Dropping it
-/// removes the file.
+/// before the rename removes the file.
 struct Staged<'a> {
     file: File,
     folder: &'a File,
@@ -42,7 +42,7 @@ impl<'a> Staged<'a> {
             let open = || unsafe { sys::call!(openat, at, name.as_ptr(), NEW, 0o666) };
             match outcome(uninterrupted(open)) {
                 Ok(fd) => {
-                    // SAFETY: the kernel has just given it.
+                    // SAFETY: the kernel has just opened this descriptor, and nothing else uses it.
                     let file = unsafe { File::from_raw_fd(fd as RawFd) };
                     return Ok(Self { file, folder, name, is_kept: false });
                 }

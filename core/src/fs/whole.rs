@@ -71,8 +71,8 @@ impl Contents for String {
 /// engine, in one go.
 ///
 /// # Errors
-/// As open(2) and read(2). `ENOMEM`: there is no memory for it. `EINVAL`: there is a NUL in the
-/// path.
+/// As open(2) and read(2). `ENOMEM`: there is no memory for the content. `EINVAL`: there is a NUL
+/// in the path.
 pub fn read(path: impl AsRef<Path>) -> Op<ReadFile<Vec<u8>>> {
     Op::named([path.as_ref()], |[path]| ReadFile::new(None, path))
 }

@@ -145,7 +145,7 @@ impl Instance {
     }
 
     /// If a thread is trying this request of a stream (executing it without waiting), waits until
-    /// the try has ended. False: no thread tries it, or the try has not ended for long.
+    /// the try has ended. False: no thread tries the request, or the try takes too long.
     fn outlasts_try(&self, index: u32, key: u64) -> bool {
         if self.board.begins_streams_at_once() {
             return false;

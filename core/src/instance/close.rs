@@ -1,5 +1,5 @@
-//! Closing a descriptor of the program's, which requests in flight may still need. And closing the
-//! context itself.
+//! What is done before the program closes one of its descriptors, which requests in flight may
+//! still need. Also closes the context itself.
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -27,7 +27,7 @@ impl Instance {
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above. `gone`:
     /// the numbers will name no file. Otherwise another file takes the number in the same moment
     /// (dup2(2)). Does nothing in the child of a vfork(2), and in a signal handler whose thread
-    /// holds a lock of the engine's.
+    /// holds one of the engine's locks.
     pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
         let (mut naps, mut since, mut copies) = (0, None, Copies::default());

@@ -11,8 +11,8 @@ use crate::sys;
 impl Instance {
     /// Executes queued requests that do not sleep. Then waits, for a limited time, for requests
     /// that other threads have begun. Safe in signal handlers: calls no engine thread. Does nothing
-    /// in the child of a vfork(2), and in a signal handler whose thread holds a lock of the
-    /// engine's.
+    /// in the child of a vfork(2), and in a signal handler whose thread holds one of the engine's
+    /// locks.
     pub fn before_leaving(&self) {
         if !self.board.free_slots().held_more_than(0)
             || holds_lock()

@@ -70,14 +70,14 @@ pub struct Instance {
     is_placed: AtomicBool,
     /// All workers of the placed context are stuck, so the program's threads execute its requests.
     starved: AtomicBool,
-    /// Whether a poll may expect the end of some request (`others.rs` has the values).
+    /// Are there requests whose end a poll may expect? The values are in `others.rs`.
     expected: AtomicU32,
     /// When [`Instance::poll`] last checked the kernel's completions, in ticks.
     looked: AtomicU64,
     /// The baton's state after the last nap of a waiter ([`Instance::look_at_holder`]).
     last_view: AtomicU64,
     polls: realtime_polls::Polls,
-    /// The next thread that would sleep in [`Instance::wait`] returns instead.
+    /// Set: the next thread that would sleep in [`Instance::wait`] returns instead.
     interrupted: AtomicBool,
     /// The memory of the ring, if a front end gave it: dropped last.
     _memory: Option<Box<dyn RingMemory>>,
@@ -93,7 +93,8 @@ struct Wishes {
     hand_over: AtomicBool,
 }
 
-/// Memory of a front end's that contains an aio ring, kept until no thread uses the ring.
+/// Memory that a front end gives, and that contains an aio ring. It is kept until no thread uses
+/// the ring.
 pub trait RingMemory: Send + Sync + std::fmt::Debug {}
 
 impl Instance {
@@ -117,8 +118,8 @@ impl Instance {
         Self::with(builder, Completions::without_ring(), builder.entries, None, Some(sink))
     }
 
-    /// An instance whose completion queue is an aio ring of the front end's. It has room for `room`
-    /// requests; the builder's number of entries is not used.
+    /// An instance whose completion queue is an aio ring in the front end's memory. It has room for
+    /// `room` requests; the builder's number of entries is not used.
     ///
     /// # Errors
     /// As [`Builder::build`].

@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors() {
         let name = "a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors";
-        // `prove` has the engine find out that the file system is a local one.
+        // In `prove`, the engine finds out that the file system is a local one.
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
         descriptor::fresh(fd).unwrap();

@@ -1,6 +1,6 @@
-//! An event loop of the program's that drives a context: it hands over queued requests to the
-//! kernel, and collects completions. That wakes no thread of the engine. "The loop comes" means
-//! that it does both. If the loop does not come in time, engine threads do both.
+//! One of the program's event loops drives a context: it hands over queued requests to the kernel,
+//! and collects completions. That wakes no thread of the engine. "The loop comes" means that it
+//! does both. If the loop does not come in time, engine threads do both.
 //!
 //! There are two kinds of event loops. A tokio runtime registers a [`Reactor`]. Any other program
 //! is detected: its thread hands requests over, and then sleeps in poll(2) or the like
@@ -38,7 +38,7 @@ pub(super) struct Driven {
     /// Since its last call of poll(2) or the like, the loop has not come in time, or has slept
     /// where completions do not wake it.
     stays_away: AtomicBool,
-    /// The number of the loop's submits that have found completions since it stayed away.
+    /// The number of the loop's submits that have found completions since `stays_away` was set.
     found: AtomicU32,
     /// The value of `found` from which on the loop is expected again.
     enough: AtomicU32,
@@ -126,7 +126,7 @@ impl Instance {
         }
     }
 
-    /// The context is being closed: tells its event loop.
+    /// The context is being closed: calls its event loop once more, and never again.
     pub(super) fn dismiss_reactor(&self) {
         let by = lock(&self.driven.by).take();
         self.driven.comes.store(false, Ordering::SeqCst);
@@ -266,8 +266,8 @@ impl Instance {
         }
     }
 
-    /// Has the poller watch the kernel's completions, unless it does already, or an event loop
-    /// does.
+    /// Makes the poller watch the kernel's completions, unless it watches already, or an event loop
+    /// collects them.
     pub(super) fn have_events_watched(&self, nobody_comes: bool) {
         if self.driven.comes() {
             return;
@@ -317,7 +317,7 @@ mod tests {
     #[repr(align(4096))]
     struct Block([u8; PAGE]);
 
-    /// A context that has its Linux AIO, and to which no engine thread comes; and a file for direct
+    /// A context that uses Linux AIO, and that no engine thread serves; and a file for direct
     /// reads. `None` with a message: not possible here.
     fn alone(name: &str) -> Option<(Arc<Instance>, std::fs::File)> {
         let skipped = |reason| {

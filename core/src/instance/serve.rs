@@ -40,7 +40,7 @@ fn takes(wish: &AtomicBool) -> bool {
 }
 
 impl Instance {
-    /// Calls a thread, and has the watchdog check that it comes.
+    /// Calls a thread. The watchdog checks that the thread comes.
     #[inline]
     pub(super) fn call(&self, who: Call) {
         match who {
@@ -415,8 +415,9 @@ impl Dispatcher for Instance {
 
     fn forward(&self, mut request: Started<'_>, to: Route, by: Executor) {
         let fd = request.sqe.fd;
-        // If a file server may hold the fsync up, it goes to the worker lane, whose requests only
-        // workers execute. A waiter may execute requests of the pool lane.
+        // If a file server may hold the fsync up, it goes to the worker lane: no waiter executes
+        // its requests while workers can be made. Requests of the pool lane may be executed by a
+        // waiter.
         let remote = || !Facts::noted(fd).is_some_and(Facts::is_local);
         let to = match to {
             Route::Sync if remote() => Route::Worker,

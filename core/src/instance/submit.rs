@@ -401,7 +401,7 @@ impl Instance {
         self.board.placed().is_none()
     }
 
-    /// Has a placement note the CPU on which requests were submitted. True if the filter
+    /// If the context has a placement, it notes the CPU of these submits. True if the filter
     /// `lane/faulty.rs` has taken the requests. It pushes them itself, now or later.
     #[inline(always)]
     fn is_taken_over(&self, slots: &[u32]) -> bool {
@@ -643,7 +643,7 @@ impl Instance {
     /// slots. Another thread may be popping their numbers from a queue, and frees the slots then.
     #[cold]
     fn await_reaped(&self, want: usize) {
-        // The limit suffices even if the other thread is preempted while it pops a number.
+        // The limit is 0.1 s: usually enough even if the other thread is preempted while it pops.
         let begin = sys::ticks();
         let longest = SOON_US / 10 * self.board.ticks_per_us();
         // A thread that pops several numbers frees their slots one by one, so this waits until

@@ -323,7 +323,7 @@ impl Instance {
         })
     }
 
-    /// Has every thread that sleeps in [`Instance::wait_for`] check its condition again.
+    /// Makes every thread that sleeps in [`Instance::wait_for`] check its condition again.
     pub fn disturb(&self) {
         if self.board.completions().has_sleepers() {
             self.board.completions().wake_now();
@@ -501,7 +501,7 @@ mod tests {
             unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
             let mut block = Box::new([0u64; 512]);
             if let (Ok(file), false) = (&direct, is_alone) {
-                // The kernel's interface is in use: a thread sleeps there.
+                // The kernel has a request: the waiting thread sleeps in the kernel's wait.
                 let block = std::ptr::slice_from_raw_parts_mut(block.as_mut_ptr().cast(), 4096);
                 let sqe = Sqe::read(file.as_raw_fd(), block, 0);
                 // SAFETY: as above.

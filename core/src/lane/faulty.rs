@@ -182,7 +182,7 @@ impl Held {
         slots.chunks(BATCH).for_each(|batch| owner.submit(batch));
     }
 
-    /// Has a thread send delayed requests on, even if nobody comes to wait.
+    /// Makes a thread that sends delayed requests on, even if no thread comes to wait.
     fn release_later(self: &Arc<Self>, owner: Arc<dyn Dispatcher>, state: &mut HeldState) {
         if state.held.is_empty() || state.releaser {
             return;

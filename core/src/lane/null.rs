@@ -4,7 +4,7 @@
 use super::{Lane, Progress, Stuck, Withdraw};
 use crate::board::{Board, Executor};
 
-/// The null lane. Another lane has its queue here.
+/// The null lane. A lane that queues requests would have its queue as a field here.
 #[derive(Debug)]
 pub(crate) struct Null;
 

@@ -42,7 +42,7 @@ impl WorkerLane {
         self.queue.is_empty()
     }
 
-    /// Takes the oldest request, and has `f` end it, unless it was cancelled. False: the queue is
+    /// Takes the oldest request, and lets `f` end it, unless it was cancelled. False: the queue is
     /// empty.
     pub(crate) fn take(&self, board: &Board, f: impl FnOnce(Started<'_>)) -> bool {
         let Some(request) = board.pop(&self.queue) else { return false };
@@ -50,7 +50,7 @@ impl WorkerLane {
         true
     }
 
-    /// Has `f` end a popped request, unless it was cancelled. The duplicate that was kept for the
+    /// Lets `f` end a popped request, unless it was cancelled. The duplicate that was kept for the
     /// request stays open meanwhile. If the poller has passed the request on, tells the poller that
     /// it has ended: later requests of its stream may proceed.
     fn end(&self, board: &Board, request: Queued<'_>, f: impl FnOnce(Started<'_>)) {

@@ -54,7 +54,7 @@ impl Completers {
         completers
     }
 
-    /// Has the CPU's thread complete what is on the chain.
+    /// Makes the CPU's thread complete the requests on the chain.
     pub(super) fn add(&'static self, cpu: usize, chain: Chain<RemoteCompletion>) {
         let place = &self.by_cpu[cpu.min(CPUS_MAX - 1)];
         let completer =

@@ -30,8 +30,8 @@ const NOWHERE: u32 = u32::MAX;
 /// are sent one by one.
 const GATHERED: usize = 8;
 
-/// Placement and handler of one context. A context without both has no such value, unless its
-/// statistics are by cell (`cell_stats`).
+/// Placement and handler of one context. A context with neither of them has no such value, unless
+/// it has `cell_stats`.
 #[derive(Debug)]
 pub(crate) struct Placed {
     placement: Placement,
@@ -164,7 +164,8 @@ impl Placing for Placed {
         self.found.get().map(|found| &found.choice)
     }
 
-    /// Notes the CPU on which these requests are submitted. The first call finds the placement.
+    /// Notes the CPU on which these requests are submitted. The first call determines the placement
+    /// in effect.
     fn submitted(&self, board: &Board, slots: &[u32]) {
         let cpu = sys::cpu();
         self.found.get_or_init(|| {

@@ -219,7 +219,8 @@ fn c_library() -> String {
     if cfg!(target_env = "musl") { "musl".into() } else { "unknown C library".into() }
 }
 
-/// The lowest pids.max of the control groups of this process, both versions (cgroups(7)).
+/// The limit pids.max with the least room left, among the control groups of this process and their
+/// ancestors, of both versions (cgroups(7)).
 fn pids() -> Limit {
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut tightest = Limit::new("pids.max", "processes and threads of this control group");

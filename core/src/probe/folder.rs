@@ -64,9 +64,10 @@ impl fmt::Display for Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Asynchrony {
-    /// Submitting took clearly less time than reading.
+    /// io_submit(2) returned before all reads were complete, in at most half of the whole time.
     Asynchronous(Timing),
-    /// Each submission took as long as a read, and all reads were complete when it returned.
+    /// All reads were complete when io_submit(2) returned. It took at least half as long as the
+    /// reads one after the other.
     Synchronous(Timing),
     /// The times do not tell: the device is too quick, or the machine too busy.
     Unclear(Timing),

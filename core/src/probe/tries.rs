@@ -35,7 +35,7 @@ pub(super) fn linux_aio() -> Result<(), Refused> {
 
 /// Starts a thread and waits for its end.
 pub(super) fn thread() -> Result<(), Refused> {
-    // A signal for the process must not be handled by this thread.
+    // A signal for the process must not be handled by the new thread, which inherits this mask.
     let mask = sys::block_signals();
     let thread = std::thread::Builder::new().name("uringlet-probe".into()).spawn(|| ());
     sys::restore_signals(mask);

@@ -29,7 +29,7 @@ pub(crate) struct Ring {
     entries: Entries,
     /// The number of places, the empty one included.
     places: u32,
-    /// The memory of the ring, from a box; null if the memory is the front end's.
+    /// The memory of the ring, from a box; null if the memory belongs to the front end.
     own: *mut Own,
 }
 
@@ -68,7 +68,8 @@ impl Ring {
         Self { head, tail, entries, places, own }
     }
 
-    /// A ring in memory of the front end's: `places` [`IoEvent`]s, with head and tail elsewhere.
+    /// A ring in memory that belongs to the front end: `places` [`IoEvent`]s, with head and tail
+    /// elsewhere.
     ///
     /// # Safety
     /// All three stay valid while the ring lives. Nobody else uses them, except as the reader of an

@@ -173,7 +173,7 @@ impl Slot {
     }
 
     /// The number was popped from a ring: may the request be executed? If not, it was cancelled.
-    /// `free` says whether the caller has to free the slot, because its completion was already
+    /// Then `Err` says whether the caller has to free the slot, because the completion was already
     /// reaped.
     #[inline]
     pub(crate) fn start(&self) -> Result<(), FreeIt> {
@@ -516,8 +516,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! A failure would be: a cancelled slot freed twice or never, or a request executed on a number
-    //! that the program has closed.
+    //! A failure would be: a cancelled slot freed twice or never, or a request executed on a
+    //! descriptor number that the program has closed.
 
     use super::{Cancel, Ordering, Slot};
     use crate::lazy_zeroed::Zero;
@@ -526,7 +526,7 @@ mod loom_models {
     use loom::thread;
 
     const FD: i32 = 5;
-    /// The states of the number.
+    /// The states of the descriptor number `FD`.
     const OPEN: u32 = 0;
     const CLOSED: u32 = 1;
 

@@ -158,7 +158,7 @@ pub(crate) struct Situation {
     /// The request is the only one of its context, and the expected waiter would sleep for it
     /// anyway.
     pub(crate) alone: bool,
-    /// Requests in the lane, and how many more workers may work on it.
+    /// Of the copy lane: the queued requests, and how many of them need a further worker. Else 0.
     pub(crate) queued: usize,
     pub(crate) room: usize,
 }
@@ -206,7 +206,7 @@ fn no_transfer(sqe: &Sqe, kind: Kind, ask: &impl Ask) -> (Route, bool) {
         // A worker calls poll(2) for this request: in the poller's thread, all streams of the
         // process would wait for that call, too.
         Kind::Poll if sqe.fd >= 0 && ask.poll_may_wait(sqe.fd) => Route::Worker,
-        // poll(2) ignores negative descriptors; the executor does not.
+        // A negative descriptor is not polled: the executor completes the request with EBADF.
         Kind::Poll if sqe.fd >= 0 => Route::Stream,
         Kind::Other => Route::Worker,
         _ => Route::Inline,

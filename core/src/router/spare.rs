@@ -82,7 +82,7 @@ pub(crate) fn was_away(all_us: u64, cpu_us: u64) -> bool {
 #[derive(Debug)]
 pub(crate) struct Beside {
     cpus: &'static SpareCpus,
-    /// The maximum number of workers of the process; 0: none ever.
+    /// The maximum number of the process's workers that execute beside the program; 0 for none.
     at_most: usize,
     /// The time in ticks at which a worker was called that has not come yet; else 0.
     called: AtomicU64,

@@ -80,7 +80,7 @@ pub(crate) const COLLECT_EVERY_US: u64 = 5;
 // Cold reads.
 
 /// The maximum number of reads that are on their way from the device: other requests to the device
-/// wait behind them. A worker serves other contexts after this many.
+/// wait behind them. A worker that has executed this many goes on to other contexts.
 pub(crate) const COMING_MAX: usize = 64;
 /// The same limit while fsyncs of this process are under way.
 pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
@@ -93,7 +93,7 @@ pub(crate) const SYNC_ROUNDS: usize = 16;
 // Workers.
 
 /// The maximum number of workers of a process for work that ends. The workers for work that may
-/// wait without end have the same limit. It does not count those that were found to wait.
+/// wait without end have the same limit. Workers that were found to wait do not count.
 pub(crate) const WORKERS_MAX: usize = 64;
 /// The maximum number of threads of a process for work that may wait without end. Each takes some
 /// 20 KiB.
@@ -174,8 +174,8 @@ pub(crate) const BESIDE_LOOK_US: u64 = 1;
 /// [`LYING_ABOUT`]. Above 0, the program is expected to come.
 pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
 /// The amount that is subtracted when requests were found waiting, and no waiter came. A program
-/// whose thread was only preempted between submit and wait is still expected to come; the second
-/// time in a row it is not.
+/// that has always come is still expected after one such finding: its thread may only have been
+/// preempted between submit and wait. After two in a row it is not.
 pub(crate) const LYING_ABOUT: i32 = 6;
 /// The maximum number of completions that a wait keeps for the reap after it. A poll of a front end
 /// executes requests until this many completions are there. The kernel's completions are collected
@@ -188,13 +188,14 @@ pub(crate) const TAKEN_MAX: u32 = 64;
 /// checks. A cached write that takes longer counts as slow: such writes come in bursts, with the
 /// file's lock held, for which other threads would only wait. A thread that may have missed
 /// something checks again after this time. It may have missed requests that ended elsewhere, a
-/// second completion of the kernel's, or the last requests of a context that is being closed. A
+/// second completion of the kernel, or the last requests of a context that is being closed. A
 /// real-time thread sleeps for a [`MOMENT`] if its polls have found nothing for this long, without
 /// a pause of this length between two polls.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// The time between two checks while requests only pass through the kernel. It applies once
-/// [`CALM_LOOKS`] checks in a row have found no other requests. A tick is 10 to 15 us of CPU time
-/// on a virtual machine. That was 4 to 10 % of the CPU time of direct requests at depth 8.
+/// [`CALM_LOOKS`] checks in a row have found no other requests. One check takes 10 to 15 us of CPU
+/// time on a virtual machine. With a check in each [`TICK`], that was 4 to 10 % of the CPU time of
+/// direct requests at depth 8.
 pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Checks of a context with nothing to do before its watch ends.
@@ -212,8 +213,8 @@ pub(crate) const TOGETHER: usize = 4;
 
 // Awaited files.
 
-/// Operations that one poll of a task executes at once, and their bytes (about 100 us of copying),
-/// before other tasks run.
+/// The maximum number of operations that one `Future::poll` of a task executes at once, and of
+/// their bytes (about 100 us of copying). Then other tasks run.
 pub(crate) const HITS: u32 = 128;
 pub(crate) const HIT_BYTES: u32 = 1 << 20;
 /// The maximum number of requests in the kernel: some hosts allow few for Linux AIO (aio-max-nr).

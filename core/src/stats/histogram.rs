@@ -1,4 +1,4 @@
-//! Durations in buckets: recorded with one atomic step, read as a distribution.
+//! Durations in buckets: recorded with atomic additions, read as a distribution.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

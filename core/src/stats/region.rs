@@ -2,8 +2,8 @@
 //! place, for each context.
 //!
 //! The memory has no name, and is freed with the last process that has it open, however that
-//! process ends. A new context takes over a place with its counts. So a context that comes or goes
-//! changes one word, and the sum of all places only grows.
+//! process ends. A new context takes over a place with the counts of its earlier contexts. A
+//! context that ends leaves its counts there. So the sum of all places only grows.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -371,7 +371,7 @@ pub(super) struct ContextPlace {
     layout: &'static Layout,
     at: usize,
     life: u64,
-    /// The process that has claimed the place.
+    /// The generation (`process::generation`) of the process that has claimed the place.
     generation: u64,
 }
 
@@ -404,7 +404,7 @@ impl Drop for ContextPlace {
 }
 
 impl Layout {
-    /// Claims a free place, or one whose process was killed.
+    /// Claims a free place, or one whose process has ended without giving the place back.
     fn claim(&'static self) -> Option<ContextPlace> {
         let own = ProcessId::own();
         let free = |at: usize, life: u64| (!is_live(life)).then(|| self.take(at, life, 1, own))?;

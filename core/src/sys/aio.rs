@@ -82,7 +82,7 @@ pub(crate) unsafe fn io_submit(context: u64, n: usize, iocbs: *const u64) -> Ret
     unsafe { call!(io_submit, context, n, iocbs) }
 }
 
-/// io_pgetevents(2).
+/// io_pgetevents(2); io_getevents(2) if there is no signal mask.
 pub(crate) fn io_pgetevents(
     context: u64,
     min: usize,

@@ -139,8 +139,8 @@ pub(crate) struct FileStat {
     pub(crate) size: u64,
     /// Device and inode.
     pub(crate) identity: (u64, u64),
-    /// A number of the mounted file system that no other one ever gets. 0 if the kernel has no such
-    /// number.
+    /// A number of the mount that is not used again. Before Linux 6.8, a number made of the file
+    /// system's device, or 0 if it has no device or statx(2) is refused.
     pub(crate) mount: u64,
 }
 
@@ -269,7 +269,8 @@ pub(crate) fn sealed_memfd(name: &std::ffi::CStr, size: usize) -> Ret {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name.
     let make = |flags: u32| unsafe { call!(memfd_create, name.as_ptr(), flags) };
-    // If the flag is unknown (before 6.3), no setting refuses memfds without it.
+    // If the flag is unknown (before Linux 6.3), memfds are made without it. The setting
+    // vm.memfd_noexec, which may refuse them, came with the flag.
     let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
         refused if refused == -(libc::EINVAL as Ret) => make(flags),
         fd => fd,

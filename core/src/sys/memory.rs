@@ -28,9 +28,9 @@ fn ends_of_eight(address: usize) -> Option<impl Iterator<Item = usize>> {
     Some([first, last].into_iter().take(1 + usize::from(first / PAGE != last / PAGE)))
 }
 
-/// Can eight bytes be read at `address`? The kernel is asked, without touching them: futex(2)
-/// compares a word before it waits, here with no timeout left. (Every sandbox in which threads run
-/// permits it.)
+/// Can eight bytes be read at `address`? The kernel is asked: futex(2) reads a word and compares it
+/// before it waits. The timeout is 0, so the call does not sleep. (Every sandbox in which threads
+/// run permits it.)
 pub(crate) fn readable(address: usize) -> bool {
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let (unlikely, now) = (0x9e37_79b9_u32, timespec(Duration::ZERO));
@@ -87,8 +87,9 @@ pub(crate) fn prefetch_buffer(address: u64, len: usize) {
 }
 
 /// Mappings far below the addresses that the kernel chooses. A program may unmap the buffer of a
-/// request that is under way. The kernel would place the next mapping of that size there, and the
-/// request would write to it.
+/// request that is under way, and the request then still writes there. A mapping of the engine that
+/// the kernel places may get the same address. The address of these mappings is chosen here
+/// instead.
 mod far {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -96,8 +97,8 @@ mod far {
     static FIRST: AtomicUsize = AtomicUsize::new(0);
     static GIVEN_OUT: AtomicUsize = AtomicUsize::new(0);
 
-    /// An address for `len` bytes, which may be in use. Each address is given once before the first
-    /// is given again.
+    /// An address in the area for `len` bytes, which may be in use. The addresses ascend, and start
+    /// again at the beginning after the end of the area.
     pub(super) fn addresses(len: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
         let mut first = FIRST.load(Ordering::Relaxed);
         if first == 0 {
@@ -149,7 +150,8 @@ impl Mapping {
             let Some(base) = at(ret) else { return Err(ret as i32) };
             let mapping = Self { base, len };
             tries -= 1;
-            // If the mapping is further away than a page size, the address was in use.
+            // The kernel rounds to a page, of at most 64 KiB. A mapping that is further away shows
+            // that the address was in use.
             if tries == 0 || base.addr().wrapping_sub(near) < 1 << 16 {
                 return Ok(mapping);
             }

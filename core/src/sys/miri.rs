@@ -137,7 +137,7 @@ pub(crate) unsafe fn call(number: Sysno, arguments: &[usize]) -> Ret {
                 }
                 0
             }
-            // The stand-in has two CPUs.
+            // This kernel has two CPUs.
             Sysno::sched_getaffinity => {
                 at::<u64>(c).write(0b11);
                 8

@@ -12,20 +12,21 @@ pub(super) const OTHER: usize = if cfg!(target_arch = "aarch64") { 65_536 } else
 /// An entry: a value and its handle, or nothing.
 #[derive(Debug)]
 pub(super) struct TableEntry<T> {
-    /// The value's handle; 0 or a handle of another entry if this one is empty. A reader believes
-    /// the value only while this is the reader's handle.
+    /// The value's handle; 0 or a handle of another entry if this one is empty. A reader uses the
+    /// value only if this is the handle that it looks up.
     handle: AtomicUsize,
     value: AtomicPtr<T>,
 }
 
-/// A value of the table that stays as long as this is held.
+/// A value of the table, which is not freed before this is dropped.
 #[derive(Debug)]
 pub struct Pinned<'a, T> {
     _pin: Pin<'a>,
     value: &'a T,
 }
 
-/// What keeps a value: this thread's own word or, if that is in use, a count beside the entry.
+/// Marks a value as in use until it is dropped: in this thread's own word or, if that is in use, in
+/// a count beside the entry.
 #[derive(Debug)]
 pub(super) struct Pin<'a>(Result<&'a AtomicUsize, &'a AtomicU32>);
 
@@ -120,7 +121,8 @@ impl<T> TableEntry<T> {
     /// its box, when no thread [uses](is_pinned) it any more. Until then the entry must not be
     /// filled again. `None` if there is none.
     pub(super) fn take(&self, handle: usize) -> Option<*mut T> {
-        // Only the thread that has taken the handle reads the value: nothing replaces it before.
+        // By the contract of `publish`, the entry is filled again only after this value was freed.
+        // So this still is the value of the handle.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
         self.handle.compare_exchange(handle, handle ^ OTHER, success, failure).ok()?;
         Some(self.value.load(Ordering::Relaxed))

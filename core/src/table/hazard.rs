@@ -1,5 +1,6 @@
-//! Hazard pointers: a word per thread that says which handle it uses. Readers of the table write to
-//! a cache line of their own. Only a thread that takes a value away pays for checking all words.
+//! Hazard pointers: each thread has a word with the handle that the thread uses. Readers of the
+//! table write to a cache line of their own. Only a thread that takes a value away pays for
+//! checking all words.
 //!
 //! A reader's store and the load after it must not be reordered. A compiler fence orders them for
 //! the compiler, and membarrier(2) on the other side orders them for the CPU. If membarrier(2) is
@@ -26,7 +27,7 @@ pub(super) struct Hazard {
 static ALL: AtomicPtr<Hazard> = AtomicPtr::new(std::ptr::null_mut());
 /// Readers need a full fence: membarrier(2) is not registered yet, or is refused.
 static FENCE: AtomicBool = AtomicBool::new(true);
-/// Readers may have gone without a fence. Once true, it stays true.
+/// Readers may have looked a value up without a fence. Once true, it stays true.
 static LIGHT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -116,14 +117,14 @@ pub(super) fn free_again() -> Option<&'static AtomicUsize> {
 /// The fence between a reader's store to its word and its load from the table.
 #[inline]
 pub(super) fn light_fence() {
-    // Acquire: a reader without a fence comes after a removal that did not expect such readers.
+    // Acquire: a reader that makes no fence sees each removal whose thread has found `LIGHT` false.
     if FENCE.load(Ordering::Acquire) {
         full_fence();
     }
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The fence is kept apart from the usual case, which then needs no jump.
+/// A full fence in a function of its own, so that the usual case without it has no jump.
 #[cold]
 fn full_fence() {
     fence(Ordering::SeqCst);

@@ -40,7 +40,7 @@ struct CloserState {
     closed: u64,
 }
 
-/// Closes a descriptor of the engine's own on another thread. False: there is no thread, and the
+/// Closes one of the engine's own descriptors on another thread. False: there is no thread, and the
 /// caller keeps the descriptor.
 pub(super) fn close_elsewhere(fd: RawFd) -> bool {
     // The child of a fork has no threads unless it makes a context.

@@ -1,5 +1,5 @@
-//! Contexts that an event loop of the program's drives. The loop's thread hands their requests
-//! over, and sleeps in poll(2) or a similar call. `front/waits.rs` has these calls.
+//! Contexts that the program's event loops drive. The thread of a loop hands their requests over,
+//! and sleeps in poll(2) or a similar call. `front/waits.rs` has these calls.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

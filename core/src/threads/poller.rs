@@ -92,8 +92,8 @@ impl PollerState {
         }
     }
 
-    /// Has epoll stop watching an eventfd whose entry was taken off the list, if that was its last
-    /// entry.
+    /// Makes epoll stop watching an eventfd whose entry was taken off the list, if no other entry
+    /// has it.
     fn unwatch(&self, events: RawFd) {
         if self.kernels.iter().all(|&(_, fd)| fd != events) {
             sys::epoll_del(self.epoll, events);
@@ -160,7 +160,7 @@ impl Poller {
         }
     }
 
-    /// Has the thread check the lists again. False: the caller has to make the thread.
+    /// Makes the thread check the lists again. False: the caller has to make the thread.
     fn wake(&self, state: &mut PollerState) -> bool {
         let make = !std::mem::replace(&mut state.alive, true);
         if !make {
@@ -280,8 +280,8 @@ impl Poller {
     }
 
     /// Serves streams that are ready or were not tried yet, until there are none, and has epoll
-    /// watch the others. Returns two flags: some streams cannot be watched; some requests are held
-    /// back.
+    /// watch the others. Returns two flags: at least one stream cannot be watched; at least one
+    /// request is held back.
     fn serve_due(&self) -> (bool, bool) {
         let (mut is_blind, mut is_held) = (false, false);
         loop {
@@ -387,8 +387,8 @@ impl Poller {
         owner.forward(request, Route::Worker, Executor::Poller);
     }
 
-    /// Takes a request off the list that was passed on, and was executed or withdrawn: the next one
-    /// may proceed.
+    /// Takes the request with this number off the list. A worker has executed it, or it was
+    /// withdrawn: the next request of its stream may proceed.
     pub(crate) fn end(&self, number: u32) {
         let mut state = lock_counted(&self.state);
         if state.streams.end(number) {

@@ -342,7 +342,7 @@ impl WorkerPool {
         }
     }
 
-    /// Spins for work. True if some has come.
+    /// Spins for work. True if a context was queued.
     fn spin(&self, budget: u64) -> bool {
         let begin = sys::ticks();
         loop {

@@ -435,8 +435,8 @@ mod loom_models {
             model.ring.push(&[0]);
             model.baton.announce();
             let other = Arc::clone(&model);
-            // Announced before: a thread that sees a free baton leaves it to the thread that comes
-            // for that announcement.
+            // Another request was announced before. So the submitter leaves the free baton to the
+            // thread that comes for that announcement.
             let submitter = thread::spawn(move || {
                 other.ring.push(&[1]);
                 other.baton.announce().has_work()

@@ -121,7 +121,8 @@ mod loom_models {
             self.handover.run(|| self.hand_over(), || self.has_room());
         }
 
-        /// As in a ring: without waiting for the lock of the queue.
+        /// Hands over, as a ring of the io_uring front end does: without waiting for the lock of
+        /// the queue.
         fn run_without_waiting(&self) {
             let hand_over = || loop {
                 let Ok(mut queue) = self.queue.try_lock() else { return false };
@@ -136,7 +137,7 @@ mod loom_models {
             self.handover.run(hand_over, || self.has_room() && self.queue.try_lock().is_ok());
         }
 
-        /// A thread that needs the lock for something else.
+        /// Takes the lock for another purpose, as another thread does, and releases it.
         fn settle(&self, passes_on: bool) {
             let queue = self.queue.lock().unwrap();
             // A step on a word that the other thread uses, too, so that the model switches threads

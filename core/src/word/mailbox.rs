@@ -188,7 +188,8 @@ mod loom_models {
             let watched = mailbox.put(1, true);
             let ended = watchdog.join().unwrap();
             match watched {
-                // The put lost to the end of the watch: the submitter uses the ring.
+                // `put` has failed, because the watch ended in between: the submitter uses the
+                // ring.
                 None => assert!(ended),
                 Some(true) => assert!(!ended, "left here, and nobody watches"),
                 Some(false) => assert!(ended),

@@ -1,9 +1,9 @@
 //! Decides when a descriptor has to be changed, so that it is readable while there are completions.
 //!
 //! The descriptor is an eventfd. Updating it costs two system calls each time that a queue fills
-//! and empties, and most programs never look. So it is updated only while there are watchers:
-//! threads in poll(2) or select(2) and, permanently, an epoll with the descriptor, and any watcher
-//! that cannot be seen.
+//! and empties, and most programs never look. So it is updated only while there are watchers. A
+//! thread in poll(2) or select(2) is a watcher while it is there. An epoll with the descriptor, and
+//! any watcher that the front end cannot see, is permanent.
 //!
 //! The queue has a lock. The thread that releases it updates the descriptor (`settle`). A
 //! watcher announces itself before it looks:
@@ -223,7 +223,7 @@ mod loom_models {
             ring.post(true);
             let other = Arc::clone(&ring);
             let poster = thread::spawn(move || other.post(true));
-            // The program reaps the first, and makes a call.
+            // The program reaps the first completion, and then makes a call that settles.
             ring.completions.fetch_sub(1, Ordering::AcqRel);
             if let Ok(held) = ring.lock.try_lock() {
                 ring.settle();

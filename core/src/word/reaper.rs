@@ -316,9 +316,9 @@ mod loom_models {
         one_sees_the_other(true);
     }
 
-    /// A request completes. The thread that is told of it wants to collect while another is about
-    /// to give up the right. `looks`: the thread that gives it up checks whether the right was
-    /// wanted.
+    /// A request completes. The thread that is signalled for it wants to collect, while another is
+    /// about to give up the right. `looks`: the thread that gives it up checks whether the right
+    /// was wanted.
     fn what_has_completed_is_collected(looks: bool) {
         loom::model(move || {
             let (reaper, completions) = reaper_and_queue();

@@ -262,7 +262,7 @@ fn unaligned_direct_transfers_are_einval() {
     let mut context = context(4);
     assert_eq!(run(&mut context, Sqe::read(fd, &mut buf[..PAGE], 0)), PAGE as i32);
     assert!(buf[..PAGE].iter().all(|&byte| byte == 5));
-    // SAFETY: a live buffer, one byte off.
+    // SAFETY: `buf` has two pages, so that a page fits behind its first byte.
     let odd = plain(unsafe { libc::pread(fd, buf[1..].as_mut_ptr().cast(), PAGE, 0) } as i64);
     if odd != -libc::EINVAL {
         return skip("this file system takes unaligned direct transfers");
@@ -314,7 +314,7 @@ fn huge_lengths_are_capped_as_the_kernel_caps_them() {
     let mut huge = Sqe::read(file.as_raw_fd(), &mut buf[..], 0);
     huge.len = u32::MAX;
     let length = u32::MAX as usize;
-    // SAFETY: the kernel writes no more than there is in the file.
+    // SAFETY: the kernel writes the 12 bytes of the file at most, and the buffer is longer.
     let expected = unsafe { libc::pread(file.as_raw_fd(), buf.as_mut_ptr().cast(), length, 0) };
     // The kernel cuts the length. On AArch64 it first refuses a range beyond the last user address.
     let is_cut = expected == 12;
@@ -327,7 +327,7 @@ fn huge_lengths_are_capped_as_the_kernel_caps_them() {
     assert!(!is_cut || buf.starts_with(b"a small file"));
     huge.off = FILE_POSITION;
     check(huge, 12);
-    // The file position is at the end.
+    // The read before has moved the file position to the end.
     check(huge, 0);
     // /dev/null reads no byte of the buffer: only the count matters.
     let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
@@ -352,7 +352,8 @@ fn offsets_out_of_range_answer_as_the_plain_call() {
     let max = i64::MAX as u64;
     let offsets = [max, max - 1, max - 63, max - 64, max + 1, u64::MAX - 1, u64::MAX - 63, 1 << 62];
     for offset in offsets {
-        // A file in memory can be written at such an offset, and has that length afterwards.
+        // In a file system in memory, a write at such an offset may succeed, which lengthens the
+        // file. Each round restores the length.
         file.set_len(7).unwrap();
         // SAFETY: a live buffer of 64 bytes.
         let read = unsafe { libc::pread(fd, buf.as_mut_ptr().cast(), 64, offset as i64) };
@@ -473,7 +474,7 @@ fn a_full_queue_gives_the_entry_back() {
         push(&mut context, Sqe::nop().user_data(user_data));
     }
     let one_more = Sqe::nop().user_data(77);
-    // SAFETY: points to nothing.
+    // SAFETY: a nop has no addresses.
     assert_eq!(unsafe { context.push(one_more) }, Err(Full(one_more)));
     assert_eq!(context.pushed() as u64, most);
     assert_eq!(finish(&mut context).len() as u64, most);

@@ -19,7 +19,7 @@ use crate::common::{
 };
 
 const THREADS: usize = 4;
-/// Handles in circulation: few, so that threads meet.
+/// The number of handles. It is small, so that several threads often use the same handle.
 const HANDLES: usize = 6;
 
 /// The value behind a handle. It contains the number of the handle, so that mix-ups are detected.
@@ -135,7 +135,7 @@ fn thread_names() -> Vec<String> {
         .collect()
 }
 
-/// Bytes of memory that the process has touched.
+/// The resident memory of the process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096

@@ -16,7 +16,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use uringlet::affinity::Placement;
 use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 
-/// This is longer than anything here takes on a working machine: only a hang gets this far.
+/// A time limit that only a hang exceeds: nothing else in these tests takes this long.
 pub const LONG: Duration = Duration::from_secs(if cfg!(miri) { 1_000 } else { 30 });
 
 /// The variable with the engine of all contexts here: a name that [`EngineKind`] knows, `faulty`,
@@ -51,7 +51,7 @@ fn of_engine(kind: EngineKind) -> Builder {
     Context::builder().engine(kind).placement(placement)
 }
 
-/// Should the engine `faulty` fail and shorten transfers, too?
+/// Should the engine `faulty` also make transfers fail or end early, beside reordering requests?
 pub fn all_faults() -> bool {
     static ALL: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ALL.get_or_init(|| {
@@ -103,8 +103,8 @@ pub fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// The variable with the seed, which repeats random requests and faults. A seed that was not given
-/// is printed.
+/// The variable with the seed of random requests and faults. The same seed repeats them, so tests
+/// that use the seed print it.
 pub const SEED: &str = "URINGLET_TEST_SEED";
 
 /// The seed of this run.
@@ -145,7 +145,7 @@ pub fn pipes_take_nowait() -> bool {
 pub fn excepted<F: FnOnce()>(_: F) -> bool {
     let (test, engine) = (test_of::<F>(), engine_name());
     let exception = crate::EXCEPTIONS.iter().find(|(name, engines, _)| {
-        // An exception for the engine below the faults holds with faults, too.
+        // An exception for an engine also holds for `faulty:` with the name of this engine.
         let below = engine.strip_prefix("faulty:").unwrap_or(&engine);
         *name == test && engines.contains(&below)
     });

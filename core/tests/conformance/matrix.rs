@@ -204,8 +204,8 @@ fn output_of(mut command: Command) -> (Output, bool) {
         std::io::Read::read_to_end(&mut file, &mut bytes).expect("a log");
         bytes
     };
-    // Files, not pipes: nobody has to read them meanwhile, and a process that is left behind blocks
-    // nobody.
+    // The output goes to files. A full pipe would block the child, and a process that outlives the
+    // child could keep a pipe open.
     let (out, err) = (tempfile::tempfile().expect("a log"), tempfile::tempfile().expect("a log"));
     let end_of = |file: &std::fs::File| Stdio::from(file.try_clone().expect("a log"));
     command.stdin(Stdio::null()).stdout(end_of(&out)).stderr(end_of(&err));

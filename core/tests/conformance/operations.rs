@@ -256,7 +256,7 @@ fn what_has_no_flags_needs_no_preadv2() {
         let file = file_with(&content);
         let fd = file.as_raw_fd();
         let mut buf = vec![0; 4096];
-        // The reads sleep, and the engine learns that in fewer rounds than these.
+        // The reads wait for the device, which the engine learns within fewer rounds than these.
         for round in 0..20 {
             file.sync_all().unwrap();
             // SAFETY: a call on a descriptor.

@@ -101,7 +101,7 @@ fn offset_of(lane: usize, one: &Transfer) -> u64 {
 
 fn sqe_of(fd: RawFd, lane: usize, one: &Transfer, buffers: &mut Buffers) -> Sqe {
     let (offset, iovecs) = (offset_of(lane, one), &buffers.iovecs[lane]);
-    // SAFETY: one part: the iovec covers the live buffer of this lane.
+    // SAFETY: the iovec of a transfer with one part covers the live buffer of this lane.
     let whole = |iovec: &libc::iovec| {
         std::ptr::slice_from_raw_parts_mut(iovec.iov_base.cast::<u8>(), iovec.iov_len)
     };

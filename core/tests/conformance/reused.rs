@@ -1,4 +1,4 @@
-//! Descriptor numbers come to name another kind of file, and the library is not told. Remembered
+//! Descriptor numbers come to name another kind of file, unseen by the library. Remembered
 //! facts about the numbers may cost time, but change no answer and no byte. Random sequences are
 //! compared with plain calls on a twin.
 
@@ -123,7 +123,7 @@ impl Side {
         self.kind = kind;
     }
 
-    /// Would plain calls on the number not wait?
+    /// Does poll(2) report the number as ready, so that plain calls on it would not wait?
     fn is_ready(&self, write: bool) -> bool {
         let events = if write { libc::POLLOUT } else { libc::POLLIN };
         let mut set = libc::pollfd { fd: self.number, events, revents: 0 };
@@ -194,7 +194,7 @@ fn ours(context: &mut Context, fd: RawFd, step: Step, buffer: &mut Buffer) -> i3
     finish(context)[&0]
 }
 
-/// Makes plain calls; without the offset if the file has none.
+/// Makes the step as a plain call. On a stream, this is a call without an offset.
 fn plainly(fd: RawFd, step: Step, buffer: &mut Buffer) -> i32 {
     let Step { write, vectored, len, offset } = step;
     let (iov, at, offset) = (parts(buffer, len), buffer.0.as_mut_ptr().cast(), offset as i64);
@@ -225,7 +225,7 @@ fn step(twin: &Side, random: &mut Random) -> Option<Step> {
     let len = match twin.kind {
         Kind::Eventfd => 8,
         _ if direct => 1024 << random.below(3),
-        // Some engines answer a read of no bytes of a folder without an error.
+        // At least one byte: on some engines, a read of 0 bytes of a folder succeeds.
         _ => 1 + random.below(1500),
     };
     let offset = match random.below(12) {

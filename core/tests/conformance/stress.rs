@@ -59,7 +59,8 @@ struct Station {
     readers: Vec<u32>,
     writing: Vec<bool>,
     doing: Vec<(u64, Doing)>,
-    /// The buffers are in boxes, so that borrowing one borrows none that a request has.
+    /// Each buffer is in a box of its own: borrowing one does not borrow a buffer that a request
+    /// uses.
     #[expect(clippy::vec_box, reason = "a box is not borrowed with the vector")]
     buffers: Vec<Box<[u8; REGION]>>,
     /// Requests whose cancel succeeded and which have no completion yet.
@@ -186,8 +187,7 @@ impl Station {
         }
     }
 
-    /// Submits, cancels, waits and reaps once; returns the number of requests that it took of
-    /// `left`.
+    /// Submits, cancels, waits and reaps once. Returns the number of new requests, at most `left`.
     fn turn(&mut self, left: u64) -> u64 {
         let before = self.next;
         self.push_some(left);
@@ -237,7 +237,7 @@ fn transferred(result: i32) -> usize {
 }
 
 fn limit() -> Duration {
-    // 10 µs a request is ten times what it takes on a slow machine.
+    // A request takes a tenth of 10 µs on a slow machine.
     LONG * 8 + Duration::from_micros(10 * requests())
 }
 

@@ -42,7 +42,7 @@ enum Step {
     Reap(usize),
     /// With nothing else in flight: truncates the file at a lane, and restores its length.
     Truncate(usize),
-    /// With nothing else in flight: punches a hole in place of a lane.
+    /// With nothing else in flight: punches a hole over a lane's range.
     Punch(usize),
 }
 
@@ -245,7 +245,7 @@ impl Program {
                 self.push_transfer(lane, write, (from, to), parts);
             }
             Step::Sync(data) => {
-                // Leaves room for every lane.
+                // Keeps as many entries free as there are lanes, for their transfers.
                 if self.doing.len() + LANES < ENTRIES as usize {
                     let fd = self.ours.as_raw_fd();
                     self.push(if data { Sqe::fdatasync(fd) } else { Sqe::fsync(fd) }, Doing::Sync);

@@ -50,7 +50,7 @@ fn any_range_of_a_direct_file_is_written_and_its_length_is_exact() {
             for round in 0..100 {
                 let begin = bounds[number(bounds.len())] + number(2) * number(5000);
                 let length = bounds[number(bounds.len())] + number(2) * number(5000);
-                // The memory has any alignment.
+                // The data begins at any address, aligned or not.
                 let skipped = number(3) * number(700);
                 let data: Vec<u8> = (0..skipped + length).map(|at| (at + round) as u8).collect();
                 let slice = uringlet::fs::buf::IoBuf::slice(data, skipped..);
@@ -188,7 +188,7 @@ fn a_range_that_cannot_be_written_says_why_and_gives_the_buffer_back() {
         assert_eq!(errno(&open(File::options().read(true)), offset), Err(libc::EBADF));
         assert!(std::fs::read(&path).unwrap() == before, "{offset}");
     }
-    // Without direct I/O it is a write like any other.
+    // Without direct I/O, a write of any range is a plain write.
     let plain = File::create(&path).wait().unwrap();
     assert_eq!(errno(&plain, 7), Ok(()));
     assert_eq!(std::fs::read(&path).unwrap().len(), 5007);
@@ -229,7 +229,7 @@ fn ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so() {
 }
 
 /// Does a process or another open file have a lock (fcntl(2)) on the file's first byte? With `set`,
-/// takes the lock by that call, and returns true.
+/// which is a command of fcntl(2), takes the lock, and returns true.
 fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
     use std::os::fd::AsRawFd as _;
     // SAFETY: all fields are integers, which may be zero.
@@ -241,7 +241,8 @@ fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
     lock.l_type != libc::F_UNLCK as i16
 }
 
-/// If a write closed a descriptor of the file, that would release the record locks (fcntl(2)).
+/// A write must not close a descriptor of the file: that would release the process's record locks
+/// (fcntl(2)).
 #[test]
 fn record_locks_stay_while_threads_write_ranges_for_the_first_time() {
     let name = "record_locks_stay_while_threads_write_ranges_for_the_first_time";

@@ -19,7 +19,7 @@ async fn a_file_is_read_where_it_is_asked_for() {
     assert_eq!((count, &buffer[..]), (1000, &data[99_000..]));
     let (count, buffer) = file.read_at(vec![1u8; 10], 100_000).await.unwrap();
     assert_eq!((count, &buffer[..]), (0, &[1u8; 10][..]));
-    // Reads more than is tried on the polling thread.
+    // This read is longer than the reads which the polling thread tries itself.
     let (count, buffer) = file.read_at(Vec::with_capacity(1 << 20), 1).await.unwrap();
     assert_eq!((count, &buffer[..]), (99_999, &data[1..]));
 }

@@ -104,7 +104,8 @@ fn open_at_a_time(watch: std::fs::File) -> i32 {
     most
 }
 
-/// Writes to a FIFO. An open for writing alone fails until the FIFO's reader waits.
+/// Writes to a FIFO. The open, for writing alone, fails until a reader opens the FIFO, so this
+/// repeats it.
 fn write_to_waiting_reader(fifo: &std::path::Path) {
     use std::os::unix::fs::OpenOptionsExt as _;
 

@@ -1,4 +1,5 @@
-//! Every future of the module yields to others, however ready it is.
+//! Every future of the module lets other tasks run now and then, even if it is always ready. Each
+//! thread has a budget of results, after which a future is pending once.
 //!
 //! The futures are found in the sources: a new one without a budget, or without a loop here, fails
 //! the test.

@@ -116,7 +116,7 @@ fn batches_in_the_background_let_others_go_before() {
     let apart = Coalesce { gap: 0, max: 0 };
     let mut chunks = file.read_ranges(&ranges, apart).background().each();
     while let Poll::Ready(Some((number, chunk))) = chunks.poll_next(&mut context) {
-        // The data was in memory.
+        // Chunks that are in memory are ready at once, also in the background.
         assert_eq!(chunk.unwrap()[..], data[3000 * number..][..1000]);
     }
     // The open counts as in flight until its slot is free, a little after it has ended.

@@ -93,7 +93,8 @@ fn what_stands_in_line_is_left_undone_and_the_task_is_woken_once() {
     };
     let mut output = poll(&old);
     if output.is_pending() {
-        // The task has moved: its waker is another one. The deadline may be over already.
+        // The task is polled with another waker, as after a move to another executor. The deadline
+        // may be over already.
         output = poll(&new);
     }
     let has_moved = output.is_pending();

@@ -1,4 +1,5 @@
-//! A tokio runtime that drives an `Fs`.
+//! A tokio runtime that drives an `Fs`: its threads hand requests to the kernel and collect
+//! completions.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -199,7 +199,8 @@ fn short_transfers_are_taken_up_again_and_errors_come_with_the_buffer() {
     assert!(failed > 0, "no fault was made");
 }
 
-/// A waker that does what a program may do, on the thread that has ended the request.
+/// A waker that calls the library, as a program's waker may. It runs on the thread that has ended
+/// the request.
 struct Meddler {
     fs: Fs,
     file: File,

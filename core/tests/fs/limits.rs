@@ -1,5 +1,5 @@
-//! The limits on operations in flight, the line of queued ones, and the cost of a hit: a read that
-//! its first poll executes.
+//! The limits on operations in flight, the queue (line) of other operations, and the cost of a hit:
+//! a read that its first poll executes.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -186,7 +186,8 @@ fn limits_hold_and_what_stands_in_line_goes_in_order() {
     while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
     }
-    // The limit counts bytes: the read that reaches the limit goes, and the next ones are queued.
+    // The limit counts bytes: the read that reaches the limit is still executed, and later reads
+    // are queued.
     let large: Vec<_> = (0..5).map(|_| file.read_at([0u8; 1200], 0).submit()).collect();
     assert_eq!(fs.in_flight(), (3, 2));
     for read in large {

@@ -25,7 +25,7 @@ mod storms;
 mod vectored;
 mod wakers;
 
-/// Prints past the test harness's capture: a skipped test must not look like a passed one.
+/// Reports that a test is skipped, by a write to standard error that the harness does not capture.
 fn skipped(name: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");

@@ -129,7 +129,7 @@ fn ranges_of_a_direct_file_are_widened_read_and_cut() {
         return skipped(name, "no direct I/O here");
     };
     let apart = Coalesce { gap: 0, max: 0 };
-    // One to a few blocks, from the beginning of the file to its unaligned end.
+    // Ranges within a block or across several, from the beginning of the file to its unaligned end.
     let bounds = [0, 1, 10, 511, 512, 4095, 4096, 4097, 65_536, LENGTH - 1, LENGTH];
     let all = bounds.iter().flat_map(|&start| bounds.map(|end| start..end));
     let ranges: Vec<_> = all.filter(|range| range.start <= range.end).collect();

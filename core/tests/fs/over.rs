@@ -211,7 +211,7 @@ fn a_detached_operation_counts_once_whenever_it_ends() {
     }
     fs.drain().timeout(LONG).wait().unwrap();
     file.drain(LONG).wait().unwrap();
-    // No counter falls below zero.
+    // If a counter had fallen below zero, these calls would fail or never return.
     file.read_at([0u8; 1], 0).forced_async().detach();
     fs.drain().timeout(LONG).wait().unwrap();
     fs.shutdown(LONG).wait().unwrap();

@@ -24,7 +24,7 @@ const WRITE_MAX: u32 = 4096;
 type Bytes = Arc<Vec<u8>>;
 type Names = BTreeMap<Vec<u8>, u64>;
 
-/// A file: its content, and the part that is on the disk.
+/// A file: its content now, and the content that was synced to the disk.
 #[derive(Debug, Default)]
 struct Node {
     now: Bytes,
@@ -70,7 +70,7 @@ impl Folder {
         .map(|(what, names, data)| (what, self.crashed(names, data)))
     }
 
-    /// Notes the crashes that would leave a forbidden state.
+    /// Adds the crashes that would leave a forbidden state now to `faults`.
     fn look(&mut self, opcode: u32) {
         if self.legal.is_empty() {
             return;

@@ -65,7 +65,8 @@ impl IoBufMut for Counted {
     }
 }
 
-/// Polls an operation a number of times and drops it then, or ends with it.
+/// Polls an operation `polls` times, at least once, and then drops it. Ends earlier if the
+/// operation ends.
 struct Abandon<O: Operation> {
     operation: Option<Op<O>>,
     polls: u32,
@@ -85,7 +86,7 @@ impl<O: Operation> Future for Abandon<O> {
             return Poll::Ready(None);
         }
         self.polls -= 1;
-        // This wakes the task before the operation does. The next poll replaces the stored waker.
+        // Wakes the task at once, so that it polls again before the operation has ended.
         context.waker().wake_by_ref();
         Poll::Pending
     }

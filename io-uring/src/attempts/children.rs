@@ -19,7 +19,8 @@ use crate::{sys, user};
 type Awaited = (i32, i32, i32, u64);
 
 /// The waits for children, by what they wait for. Waits for the same children share one thread. No
-/// signal ends the call of that thread. So a cancelled wait leaves the thread to the next wait.
+/// signal ends the call of that thread. So the thread remains after a cancel, and serves the next
+/// wait for the same children.
 type Waits = Mutex<HashMap<Awaited, Vec<Arc<WaitChild>>>>;
 
 static WAITS: PerProcess<Waits> = PerProcess::new();
@@ -100,7 +101,7 @@ impl WaitChild {
             return Some(0);
         }
         let (place, process) = (self.info as usize, self.info.wrapping_add(PROCESS) as usize);
-        // SAFETY: both are of the program's `siginfo_t`.
+        // SAFETY: both addresses are in the `siginfo_t` that the program has given for the result.
         let told = unsafe { user::write(place, first).and_then(|()| user::write(process, second)) };
         Some(told.err().unwrap_or(0))
     }

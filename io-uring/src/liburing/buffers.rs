@@ -21,7 +21,7 @@ pub unsafe extern "C" fn _io_uring_register_buf_ring(
     at: *mut BufferRing,
     flags: c_uint,
 ) -> c_int {
-    // SAFETY: the caller's contract: what is registered is filled in.
+    // SAFETY: the caller's contract: the caller has filled in the structure at `at`.
     unsafe {
         if flags != 0 {
             (*at).flags |= flags as u16;

@@ -17,9 +17,9 @@ mod set_up;
 mod submit;
 mod wait;
 
-/// Bits of `int_flags`, in this order. The ring's descriptor was registered. Its index is also used
-/// in io_uring_register(2). The ring's memory is the program's. Waits do not count as waits for
-/// I/O.
+/// Bits of `int_flags`. REG_RING: the ring's descriptor was registered. REG_REG_RING: its index is
+/// also used in io_uring_register(2). APP_MEM: the program has provided the ring's memory.
+/// NO_IOWAIT: waits do not count as waits for I/O.
 const REG_RING: u8 = 1;
 
 const REG_REG_RING: u8 = 2;
@@ -30,7 +30,7 @@ const NO_IOWAIT: u8 = 8;
 
 const EINVAL: c_int = -libc::EINVAL;
 
-/// A word that the program or an executing thread may change.
+/// A word that the program, or a thread that executes its requests, may change.
 ///
 /// # Safety
 /// `at` is the address of such a word.
@@ -145,7 +145,7 @@ impl RingAt {
         unsafe { self.kernel_flags() & (sq::CQ_OVERFLOW | sq::TASKRUN) != 0 }
     }
 
-    /// Is a call needed, so that the entries are seen?
+    /// Is a call of io_uring_enter(2) needed, so that the new entries are submitted?
     unsafe fn needs_enter(self, count: u32, flags: &mut u32) -> bool {
         if count == 0 {
             return false;
@@ -257,7 +257,7 @@ pub extern "C" fn _io_uring_minor_version() -> c_int {
     VERSION.1
 }
 
-/// As io_uring_check_version(3): is the library older than that?
+/// As io_uring_check_version(3): is the library older than this version?
 #[unsafe(no_mangle)]
 pub extern "C" fn _io_uring_check_version(major: c_int, minor: c_int) -> bool {
     (major, minor) > VERSION

@@ -170,7 +170,8 @@ pub unsafe extern "C" fn _io_uring_register_sync_msg(entry: *const c_void) -> c_
     unsafe { crate::register::register(-1, register::SEND_MSG_RING, address(entry), 1) }
 }
 
-/// Raises the limit of descriptors, once, as liburing does when a table of files exceeds it.
+/// Makes a call. If it fails with `-EMFILE`, raises the limit of descriptors and makes the call
+/// once more, as liburing does.
 unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_int {
     let answer = call();
     if answer != -libc::EMFILE {

@@ -37,8 +37,8 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
         // SAFETY: the caller's contract.
         return unsafe { in_memory::queue_init(entries, ring, params, null_mut(), 0) }.min(0);
     }
-    // With the index array, unless the program says that there may be none: programs built with
-    // older headers read it.
+    // The ring has the index array unless the program has set NO_SQARRAY: programs built with older
+    // headers read the array.
     // SAFETY: as above.
     let fd = unsafe { crate::setup::setup(entries, address(params)) };
     if fd < 0 {
@@ -106,7 +106,8 @@ impl Drop for Part {
     }
 }
 
-/// The bytes of the two rings, which are equal if both are one mapping, and of the entries.
+/// The sizes in bytes of the submission ring, the completion ring and the submission entries. Both
+/// rings get the larger size if they are one mapping, or if there is no index array.
 fn part_sizes(params: &Params) -> [usize; 3] {
     let wide_cqe = usize::from(params.flags & setup::CQE32 != 0);
     let wide_sqe = usize::from(params.flags & setup::SQE128 != 0);
@@ -224,7 +225,7 @@ pub unsafe extern "C" fn _io_uring_queue_exit(ring: RingAt) {
 /// As io_uring_ring_dontfork(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_ring_dontfork(ring: RingAt) -> c_int {
-    // SAFETY: the caller's contract, as for what is read below.
+    // SAFETY: the caller's contract: the ring was made, and its fields may be read.
     let (sqes, sq, cq) =
         unsafe { ((*ring.0).sq.sqes, (*ring.0).sq.ring_ptr, (*ring.0).cq.ring_ptr) };
     if sq.is_null() || sqes.is_null() || cq.is_null() {

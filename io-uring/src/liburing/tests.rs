@@ -19,7 +19,7 @@ type Words = [u32; 5];
 #[derive(Clone, Copy)]
 struct Shared(RingAt);
 
-// SAFETY: each thread keeps to its own functions.
+// SAFETY: one thread only submits, and the other one only reaps and acts as the kernel.
 unsafe impl Send for Shared {}
 
 impl Shared {
@@ -68,7 +68,7 @@ fn cq(words: *mut u32, cqes: *mut u8) -> abi::Cq {
     }
 }
 
-/// Fills in `count` entries; their first words are their numbers.
+/// Fills in `count` entries. The first word of each entry is the entry's number, from 0 on.
 fn submit(ring: RingAt, count: u32) {
     let mut filled = 0;
     while filled < count {

@@ -23,8 +23,8 @@ unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
         let mut flags = wait.flags;
         // SAFETY: the callers' contract.
         let ready = unsafe { ring.ready() };
-        // The completion must be of the same check as `ready`. One that comes in between is left to
-        // the next round.
+        // A completion that comes after the check of `ready` is left to the next round: `cqe` is
+        // null exactly if `ready` is 0.
         // SAFETY: as above.
         let cqe = if ready == 0 { null_mut() } else { unsafe { ring.peek() } };
         let mut error = 0;
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn _io_uring_submit_and_wait_reg(
         if !ring.has_feature(abi::FEATURE_EXT_ARG) {
             return EINVAL;
         }
-        // The index may be any: the kernel checks the offset.
+        // Any index is passed on, as an offset that io_uring_enter(2) checks.
         let offset = (index as usize).wrapping_mul(REGION_WAIT);
         let flags = enter::EXT_ARG | enter::EXT_ARG_REG;
         let arg = [offset, REGION_WAIT];

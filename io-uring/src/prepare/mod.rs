@@ -1,5 +1,6 @@
 //! Plans entries. [`plan`] uses the entry's fields alone: it reads no memory of the program, and
-//! makes no call. An entry that fails here ends a batch, as in the kernel.
+//! makes no call. As in the kernel, an entry that fails here ends a batch. That is not so if it is
+//! linked to the next entry, or the ring has SUBMIT_ALL or SQPOLL.
 
 use uringlet::Sqe;
 

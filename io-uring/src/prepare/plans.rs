@@ -56,7 +56,8 @@ pub(super) fn remove_buffers(fields: &Fields) -> Planned {
     Ok(Plan::RemoveProvided { group: fields.buf_index(), count })
 }
 
-/// A buffer of a group is taken when there is something to read.
+/// READ. With `IOSQE_BUFFER_SELECT`, a buffer of the group is taken when there is something to
+/// read.
 pub(super) fn read(fields: &Fields) -> Planned {
     if fields.flags() & iosqe::BUFFER_SELECT == 0 {
         return engine(fields);

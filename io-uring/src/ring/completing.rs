@@ -127,12 +127,13 @@ impl Locked<'_> {
         }
     }
 
-    /// Ends the wait of a request: its poll, its timer, or its turn in the queue of ready requests.
+    /// Ends the wait of a request: its poll, its timer, or its wait in the queue of ready requests.
     fn disarm(&mut self, at: u32) {
         if let Some(edges) = self.request(at).edges.take() {
             service::unwatch(edges.poll, self.key(at), Arc::as_ptr(self.core).addr());
         }
-        // The stage is not copied: most stages have no data.
+        // Matched by reference: a copy of the stage would have the size of the largest variant, and
+        // most stages have no data.
         match &self.request(at).stage {
             &Stage::Poll(poll) => {
                 service::unwatch(poll, self.key(at), Arc::as_ptr(self.core).addr())

@@ -108,8 +108,8 @@ impl Core {
 }
 
 impl Locked<'_> {
-    /// Requests on these numbers get duplicates of the descriptors. Without a duplicate, a request
-    /// has its number only.
+    /// Requests on these numbers get duplicates of the descriptors. A request for which no
+    /// duplicate can be made keeps its number only.
     fn keep_files(&mut self, fds: &RangeInclusive<i32>) {
         let (mut known, mut lines) = (Vec::<(i32, File)>::new(), Vec::new());
         let all: Vec<u32> = if fds.start() == fds.end() {

@@ -293,8 +293,8 @@ impl Core {
     /// them, or another thread has the lock. That thread passes requests on afterwards.
     fn pass_on_now(self: &Arc<Self>, engine: &Instance) -> bool {
         let entry = Entry { sqe: Sqe::nop(), data: 0, notify: -1 };
-        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
-        // it points to is kept in the request.
+        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); other memory
+        // that an entry points to is kept in the request.
         let submit = |entries: &[Entry]| unsafe { engine.submit(entries) };
         // Many entries do not fit on a small stack, so they are in a shared buffer. One thread at a
         // time uses it.

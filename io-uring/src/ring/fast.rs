@@ -305,7 +305,7 @@ mod tests {
     fn end(ring: &Ring, fd: i32) {
         let engine = Arc::clone(&ring.engine);
         ring.core.close(&engine);
-        // Another test may get the number.
+        // Another test may get the same descriptor number.
         front::forget_descriptors(&(fd..=fd));
     }
 
@@ -467,7 +467,8 @@ mod tests {
             ring.submit();
             assert_eq!((ring.wait().res, ring.core.has_requests()), (-libc::EFAULT, false));
         }
-        // After a large write, the next one is copied first.
+        // After a large write, the vector of the next write is copied first, so it does not go the
+        // fast way.
         assert!(goes_fast(&mut ring, |ring| ring.put_any(op::WRITEV, fd, 0, at(&few))));
         assert_eq!(ring.reap().expect("it has ended").res, 10);
         ring.put_any(op::WRITEV, fd, 0, at(&many));

@@ -71,7 +71,7 @@ impl Index {
             .map(|(at, _)| at)
     }
 
-    /// The index of a list.
+    /// The index of the list that has the requests with this key.
     fn head(&self, key: u64) -> usize {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         (key.wrapping_mul(ODD) >> 32) as usize & (self.heads.len() - 1)

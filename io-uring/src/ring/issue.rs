@@ -15,7 +15,8 @@ use crate::sys::sockets;
 use crate::{rights, sys};
 
 impl Locked<'_> {
-    /// Begins a request. `None`: it ends later, or has ended.
+    /// Begins a request. Returns the result with which the caller ends it. `None`: it ends later,
+    /// or has ended already.
     pub(super) fn issue(&mut self, at: u32) -> Option<i32> {
         if let Err(errno) = self.resolve(at) {
             return Some(errno);
@@ -92,8 +93,8 @@ impl Locked<'_> {
         self.hand_over(at, sqe)
     }
 
-    /// A request uses a registered buffer. All parts of the transfer must be inside of the buffer,
-    /// and parts of a list must not be empty.
+    /// Takes a registered buffer for a request. `-EFAULT`: there is no such buffer, a part of the
+    /// transfer is outside of the buffer, or a part of a list is empty.
     fn hold_buffer(
         &mut self,
         at: u32,

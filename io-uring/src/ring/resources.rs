@@ -81,7 +81,7 @@ impl Resource for File {
 }
 
 impl Resource for Buffer {
-    /// The process's mappings.
+    /// The text of `/proc/thread-self/maps`, once it was read.
     type Known = Option<String>;
 
     fn slots(state: &mut State) -> &mut Option<Slots<Self>> {
@@ -410,7 +410,8 @@ impl Locked<'_> {
         self.install(slot, File { descriptor: OwnDescriptor::adopt(opened) })
     }
 
-    /// A slot or a request no longer uses a file. The last user's call posts its tag.
+    /// A slot or a request no longer uses a file. If it was the last user, the file's tag is posted
+    /// later.
     #[inline]
     pub(super) fn release_file(&mut self, file: Option<Arc<Registered<File>>>) {
         let Some(Registered { value, tag }) = file.and_then(Arc::into_inner) else { return };

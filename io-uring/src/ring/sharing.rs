@@ -55,7 +55,8 @@ impl Locked<'_> {
     #[cold]
     fn begin_to_share(&mut self) {
         self.state.sharing.is_shared = true;
-        // It is possible that no thread of this process ever waits.
+        // Possibly no thread of this process ever waits, so nothing may be left to a waiting
+        // thread.
         self.core.told.store(true, Ordering::Relaxed);
         let records = self.core.memory.records();
         for (at, request) in self.live() {

@@ -37,9 +37,10 @@ pub(super) fn is_small(bytes: i32) -> bool {
     bytes <= SMALL_VECTOR
 }
 
-/// The ring that this thread has entered.
+/// The index in `MARKS` of the ring that this thread has entered.
 pub(super) const ENTERED: usize = 0;
-/// The ring whose lock this thread has, or waits for. A signal handler can read it.
+/// The index in `MARKS` of the ring whose lock this thread has, or waits for. A signal handler
+/// can read that mark.
 pub(super) const HELD: usize = 1;
 
 fn marked(kind: usize) -> *const Core {
@@ -199,7 +200,8 @@ pub(crate) struct Core {
     /// Requests that were submitted, and requests that have ended.
     pub(super) taken: AtomicU32,
     pub(super) ended: AtomicU32,
-    /// Threads that try calls on sockets, or hand requests to the engine.
+    /// The number of calls on sockets that are being tried, and of threads that hand requests to
+    /// the engine.
     pub(super) trying: AtomicU32,
     /// The last vector that was seen had few bytes, so the next one is expected to have as few.
     pub(super) expects_small_vectors: AtomicBool,

@@ -128,7 +128,8 @@ impl Locked<'_> {
         let state = &mut *self.state;
         state.chains.add(&mut state.requests, at, drains);
         if links {
-            // Even the failed entry does not end the batch.
+            // An entry that is linked to the next one does not end the batch, even if it has
+            // failed.
             return true;
         }
         self.end_chain();

@@ -226,8 +226,8 @@ impl Model {
         [first, off, addr, third, user_data, 0, 0, 0]
     }
 
-    /// Submits a batch of random entries. Entries after a refused one stay in the queue, and are
-    /// taken back.
+    /// Submits a batch of random entries. Entries after a refused one stay in the queue, and the
+    /// model removes them.
     fn submit(&mut self) {
         let count = 1 + self.random.below(ENTRIES.into());
         let entries: Vec<[u64; 8]> = (1..=count)
@@ -551,7 +551,8 @@ impl Drop for Model {
     }
 }
 
-/// Checks that a close of a number finds each request that may still use the number.
+/// Checks that the index by descriptor number has each request that may still use its number. A
+/// close(2) of the number looks there.
 fn check_numbers(locked: &Locked<'_>) {
     for (at, one) in locked.live() {
         let uses = matches!(

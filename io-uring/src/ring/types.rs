@@ -106,7 +106,7 @@ pub(super) struct Request {
     pub(super) target: u32,
     pub(super) file: Option<Arc<Registered<File>>>,
     pub(super) buffer: Option<Arc<Registered<Buffer>>>,
-    /// The number of bytes that counts as success.
+    /// The number of bytes that counts as success; -1: any result that is no error.
     pub(super) expected: i32,
     pub(super) iov: Vec<libc::iovec>,
     pub(super) call: Option<Box<Call>>,

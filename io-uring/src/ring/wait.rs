@@ -29,7 +29,7 @@ impl Core {
         if waits { min.saturating_sub(self.completions()) } else { 0 }
     }
 
-    /// The event that ends the wait of [`Core::missing`].
+    /// The condition that ends a wait: [`Core::missing`] returns 0.
     pub(crate) fn concern(&self, min: u32, timeouts: u32) -> Concern {
         let words = [std::ptr::from_ref(self) as u64, min.into(), timeouts.into()];
         // SAFETY: the engine's receiver of completions (`Deliver`) holds this ring, so the pointer

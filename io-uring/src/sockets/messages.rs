@@ -55,8 +55,8 @@ impl Message {
         total.min(MAX_RW_COUNT.into()) as usize
     }
 
-    /// Sends or receives the part after the first `done` bytes, with buffers of a group or its
-    /// own. Returns the result, and recvmsg(2)'s data about the message.
+    /// Sends or receives the part after the first `done` bytes, with buffers of a group or its own.
+    /// Returns the result, and the flags that recvmsg(2) has returned; 0 for other calls.
     pub(super) fn transfer(
         &self,
         fd: i32,

@@ -31,7 +31,7 @@ const fn load(at: u32) -> sock_filter {
     sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: at }
 }
 
-/// Skips this many of the next instructions if the comparison is true, or false.
+/// Skips the next `jt` instructions if the comparison is true, or the next `jf` if it is false.
 const fn compare(how: u32, with: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | how | BPF_K) as u16, jt, jf, k: with }
 }

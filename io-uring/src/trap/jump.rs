@@ -14,9 +14,9 @@
 //! call that a jump reaches behind the load. These come as signals (`signal.rs`). If all of a
 //! text's calls have become jumps, it needs no filter.
 //!
-//! Only functions in the unwind tables are changed: bytes elsewhere may look like code. It is done
-//! while the process has one thread. It is done through `/proc/self/mem`, which changes the
-//! process's own copy of a page and not its protection. If anything of this is refused, the calls
+//! Only functions in the unwind tables are changed: bytes elsewhere may look like code. The text is
+//! changed while the process has one thread, through `/proc/thread-self/mem`. Such a write changes
+//! the process's own copy of a page, and not its protection. If any of this is refused, the calls
 //! come as signals.
 //!
 //! System calls are made here without the C library's functions. The program may export a function

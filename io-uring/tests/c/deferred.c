@@ -1,5 +1,5 @@
-/* A request on a nonblocking pipe waits all the same. A ring with deferred task work posts
- * completions when it is asked to. */
+/* A read of an empty nonblocking pipe waits, and does not fail with EAGAIN. A ring with deferred
+ * task work posts completions when it is asked to. */
 #define _GNU_SOURCE
 #include "common.h"
 

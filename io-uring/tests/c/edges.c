@@ -31,7 +31,7 @@ static void once(void)
             seen++;
         }
         __atomic_store_n(ring.cq.khead, head, __ATOMIC_RELEASE);
-        /* A runtime does this before it sleeps: overflowed completions come into the ring. */
+        /* Moves overflowed completions into the ring, as a runtime does before it sleeps. */
         if (__atomic_load_n(ring.sq.kflags, __ATOMIC_ACQUIRE) & IORING_SQ_CQ_OVERFLOW)
             io_uring_get_events(&ring);
     }

@@ -14,7 +14,7 @@ static struct __kernel_timespec soon = { 0, 30000000 };
 static struct io_uring ring;
 static enum what what;
 static int ends[2], file;
-/* Memory in place of a thread's stack. */
+/* The buffer of the reads. It is static, so that it can be checked after the thread has ended. */
 static char memory[8];
 
 static void *submits(void *unused)

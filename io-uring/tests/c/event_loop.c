@@ -130,7 +130,8 @@ int main(void)
         rounds(how, DEPTH, 0);
         rounds(how, DEPTH, 1);
     }
-    /* While no request ends: waits with a time, and signals under a mask. */
+    /* No request ends during these waits. A timeout ends them, or a signal that their mask
+     * unblocks. */
     int ends[2];
     MUST(pipe(ends) == 0);
     struct io_uring_sqe *sqe = entry(&ring, 0);

@@ -140,7 +140,8 @@ static void each_field(const struct operation *of)
     plain(of);
     printf("%s: %d", of->name, result());
     for (int at = 0; at < FIELDS; at++) {
-        /* For other operations, only the newest kernels check addr3. */
+        /* Except for FIXED_FD_INSTALL, only the newest kernels check the addr3 of operations that
+         * do not use it. */
         int has_addr3 = of->addr3 || of->opcode == FIXED_FD_INSTALL;
         if (at == ADDR3 && !has_addr3)
             continue;
@@ -153,7 +154,7 @@ static void each_field(const struct operation *of)
     printf("\n");
 }
 
-/* Sets a field and a flag at a time, and prints which of the two errors is returned. */
+/* Sets one field and one flag at a time. The result shows which of two errors takes precedence. */
 static void each_pair(const struct operation *of)
 {
     printf("%s, refused in pairs:", of->name);

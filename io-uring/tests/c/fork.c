@@ -1,4 +1,4 @@
-/* The child of a fork: it submits nothing to its parent's ring while that ring has requests in
+/* The child of a fork: it cannot submit to its parent's ring while that ring has requests in
  * flight. The child's own ring works, and its parent's ring goes on. */
 #define _GNU_SOURCE
 #include "common.h"

@@ -83,7 +83,8 @@ static void *receives(void *which)
         receive(pair);
         pthread_mutex_unlock(&lock);
         MUST(write(pairs[pair][0], &value, sizeof value) == sizeof value);
-        /* At most one message of each pair is on its way. */
+        /* Limits the messages in flight to about PAIRS / 2 of each thread. The last round waits for
+         * all messages. */
         while (round - received / THREADS > PAIRS / 2 || round == ROUNDS - 1) {
             struct io_uring_cqe *cqe, copy;
             pthread_mutex_lock(&lock);

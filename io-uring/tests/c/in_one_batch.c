@@ -149,7 +149,7 @@ int main(void)
         MUST(io_uring_queue_init(32, &ring, flags[at] | IORING_SETUP_SUBMIT_ALL) == 0);
         in_place();
         removed();
-        /* With other flags, the kernel may take the batch in parts. */
+        /* Without these flags, the kernel may take the batch in parts. */
         if (flags[at])
             linked();
         drained();

@@ -27,7 +27,7 @@ int main(void)
     signal(SIGALRM, handler);
     for (volatile int round = 0; round < 6; round++) {
         struct itimerval soon = {{0, 0}, {0, 20000}};
-        /* The request ends in another thread, after the jump. */
+        /* The poll ends only after the jump, when a byte is written to the pipe. */
         struct io_uring_sqe *sqe = entry(&ring, 0);
         io_uring_prep_poll_add(sqe, ends[0], POLLIN);
         sqe->user_data = 1;

@@ -23,7 +23,8 @@ static int file, quiet;
 static void queue(unsigned at)
 {
     static char own[64];
-    /* A killed owner may have got an entry from liburing, and not have queued it. */
+    /* Takes the entry by its index. A killed owner may have got an entry from liburing without
+     * queuing it. */
     struct io_uring_sq *sq = &shared->ring.sq;
     struct io_uring_sqe *sqe = &sq->sqes[at & sq->ring_mask];
     memset(sqe, 0, sizeof *sqe);

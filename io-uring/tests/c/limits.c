@@ -35,7 +35,8 @@ static void advice(void)
     printf("madvise of 4 GiB and a page: %d, left %d %d %d\n", got, memory[0], memory[size],
            memory[size + PAGE]);
     MUST(munmap(memory, size + 2 * PAGE) == 0);
-    /* Lengths below zero are refused. These lengths would be 0 without their upper bits. */
+    /* Without their upper 32 bits, both lengths would be 0. 2^63 is negative as a signed length,
+     * and is refused. */
     for (int bit = 32; bit < 64; bit += 31) {
         sqe = entry(&ring, 0);
         io_uring_prep_fadvise(sqe, fd, 0, 0, POSIX_FADV_NORMAL);

@@ -189,7 +189,8 @@ static void receives(int kind, const char *what)
     request(IORING_OP_RECV, ends[0], MORE, 2);
     results("data there", 1);
     say(ends[1], "second");
-    /* Only for a stream is it known that no more data is there. */
+    /* Only for a stream is it known that no more data is there. On other sockets, the multishot
+     * tries another receive, and finds no buffer. */
     results("the last buffer", is_stream ? 1 : 2);
     if (is_stream) {
         say(ends[1], "third");

@@ -33,7 +33,7 @@ static unsigned *word(unsigned offset)
     return (unsigned *)(rings + offset);
 }
 
-/* A request and its completion through memory alone, except for the call. */
+/* Writes an entry into the ring's memory, enters the ring by number, and reaps from memory. */
 static void one(const char *what, int fd, unsigned flags, int opcode, int file, void *to)
 {
     unsigned tail = *word(made.sq_off.tail), at = tail & *word(made.sq_off.ring_mask);

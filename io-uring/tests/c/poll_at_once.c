@@ -19,7 +19,8 @@ static void poll_many_times(struct io_uring *of, int fd)
     MUST(io_uring_submit(of) == 1);
 }
 
-/* The owner of the ring asks for completions: each of two pipes has an event for each write. */
+/* The thread that submits to the ring asks for completions: each of two pipes has an event for
+ * each write. */
 static void comes_for_events(void)
 {
     struct io_uring_params params = {

@@ -270,7 +270,7 @@ static void reads(void)
     results("a file", 1);
     request(IORING_OP_READ, file, NULL, 0, 3, 3)->off = 2;
     results("any length", 1);
-    /* The data leaves the cache. */
+    /* Evicts the data from the page cache. */
     MUST(fsync(file) == 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0);
     give(4);
     request(IORING_OP_READ, file, NULL, 4, 3, 40)->off = 3;
@@ -311,7 +311,7 @@ static void reads(void)
     request(IORING_OP_READ, folder, NULL, 4, 3, 12);
     results("a folder", 1);
     printf("head %d\n", head(3));
-    /* The chain breaks where a request did not fill its buffer. */
+    /* The chain breaks where a read gets less than its length. Length 0 means the buffer's. */
     request(IORING_OP_READ, file, NULL, 4, 3, 13)->flags |= IOSQE_IO_LINK;
     io_uring_prep_nop(entry(&ring, 0));
     results("whole", 2);

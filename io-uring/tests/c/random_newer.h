@@ -198,7 +198,8 @@ static void draw_pipe(struct io_uring_sqe *sqe, int at)
     sqe->rw_flags = pick(6) ? O_CLOEXEC : O_APPEND;
     if (is_shared || pick(2))
         return;
-    /* The ends go into slots that are not used otherwise. There are enough for all entries. */
+    /* The ends go into slots that nothing else uses. Their number is enough for all entries. For
+     * TABLE, the second end has no slot, and the pipe is refused. */
     static const int slots[] = { -1, FIRST_FREE + 1, FIRST_FREE + 2, TABLE };
     sqe->rw_flags = 0;
     sqe->splice_fd_in = slots[pick(4)];

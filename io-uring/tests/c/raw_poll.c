@@ -1,5 +1,5 @@
-/* A program polls a ring's descriptor by an instruction of its own. A child of vfork(2) has
- * other files under its parent's numbers. */
+/* A program polls a ring's descriptor by an instruction of its own. Then a child of
+ * vfork(2), which shares this process's memory, duplicates the ring under another number. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* Threads that wait for data on sockets: one ring or several, one thread or several. They wait with
- * times, masks, cancels and jumps, and while an epoll watches the ring. */
+ * timeouts, masks, cancels and jumps, and while an epoll watches the ring. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
@@ -50,7 +50,7 @@ static void own(struct io_uring *ring, int who)
         done = taken[who];
         taken[who] = 0;
         pthread_mutex_unlock(&submits);
-        /* The other thread may have taken the completion, so a wait always has a time. */
+        /* The other thread may have taken the completion, so a wait always has a timeout. */
         struct __kernel_timespec time = { .tv_nsec = shared ? 1000000 : 5000000000 / 10 };
         if (!done)
             io_uring_wait_cqes(ring, &cqe, 1, &time, NULL);
@@ -128,7 +128,7 @@ static void one_waits(void)
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     receive(&ring, pair[0], &byte, 1);
     MUST(io_uring_submit(&ring) == 1);
-    /* Waits with a time. */
+    /* A wait with a timeout. */
     struct __kernel_timespec shortly = { .tv_nsec = 1000000 }, late = { .tv_sec = 1000 };
     struct io_uring_cqe *cqe;
     printf("nothing comes: %d\n", io_uring_wait_cqe_timeout(&ring, &cqe, &shortly));
@@ -264,7 +264,8 @@ static void nothing_to_do(unsigned flags)
         MUST(cqe->res == 1 && cqe->user_data == (unsigned)round);
         io_uring_cqe_seen(&ring, cqe);
     }
-    /* The drop-in does not see it each time: another thread may be about to post the completion. */
+    /* The drop-in's call does not see the completion each time: another thread may be about to post
+     * it. */
     printf("nothing to do, flags %x: %s\n", flags, seen > ROUNDS / 2 ? "seen" : "not seen");
     io_uring_queue_exit(&ring);
     close(ends[0]);

@@ -117,7 +117,7 @@ static void turns(struct io_uring *ring)
     printf("turns: %d\n", *sum);
 }
 
-/* Waits with a time, and with a signal mask, while this process has nothing in flight. */
+/* A child waits with a timeout, also under a signal mask, while no request is in flight. */
 static void nothing_comes(struct io_uring *ring)
 {
     pid_t child = fork();

@@ -1,4 +1,4 @@
-/* Timeouts: plain, counting, absolute, removed, updated and linked ones; waits with a time. */
+/* Timeouts: plain, counting, absolute, removed, updated and linked ones; waits with a timeout. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <time.h>

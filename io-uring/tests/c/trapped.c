@@ -53,7 +53,7 @@ static void program_handler(int signal)
 static volatile sig_atomic_t nested;
 static int ring_of_handler = -1;
 
-/* Interrupts a wait, and makes a call of its own. */
+/* Interrupts a wait, and enters the ring by an instruction. */
 static void alarm_handler(int signal)
 {
     (void)signal;
@@ -110,7 +110,7 @@ static void *use(void *ours)
         MUST(strcmp(back, "written") == 0);
         memset(back, 0, sizeof back);
     }
-    /* A signal interrupts a wait, and its handler makes such a call. */
+    /* A signal interrupts a wait, and its handler enters the same ring. */
     ring_of_handler = fd;
     nested = 0;
     sigset_t alarms;
@@ -121,7 +121,7 @@ static void *use(void *ours)
     errno = 77;
     MUST(raw_enter(fd, 0, 1, IORING_ENTER_GETEVENTS, 0, 0) == -EINTR);
     MUST(nested == 1 && errno == 77);
-    /* The next signal is for another thread. */
+    /* Blocks SIGALRM here, so that the next thread that executes this function gets it. */
     MUST(pthread_sigmask(SIG_BLOCK, &alarms, NULL) == 0);
     MUST(raw_enter(-1, 0, 0, 0, 0, 0) == -EBADF);
     /* Closing the ring's number ends the ring, and another file gets the number. */

@@ -1,4 +1,4 @@
-/* Receives of a socket whose earlier receives had to wait: what is there already, and what comes,
+/* Receives of a socket whose earlier receives had to wait. Data is there already or comes later,
  * in all orders of arriving, submitting, waiting, closing and cancelling. */
 #define _GNU_SOURCE
 #include "common.h"
@@ -116,7 +116,7 @@ static void ends(struct io_uring *ring)
     MUST(io_uring_submit_and_wait(ring, 1) == 1);
     results(ring, "ended", 1);
 
-    /* The number names another socket, and a child keeps the first one open. */
+    /* The descriptor number names another socket, and a child keeps the first socket open. */
     open_pair(ring, SOCK_STREAM, other);
     int pipes[2];
     MUST(pipe(pipes) == 0);
@@ -185,7 +185,7 @@ static void several(struct io_uring *ring)
     io_uring_queue_exit(&other);
 }
 
-/* A wait that does not sleep finds what was there. */
+/* A wait whose timeout is zero or 1 ns completes a receive of data that is there already. */
 static void at_once(struct io_uring *ring)
 {
     struct __kernel_timespec none = {0}, long_ago = {.tv_nsec = 1};

@@ -82,7 +82,7 @@ static int sleeps(pid_t thread)
 int main(void)
 {
     void *warm[4];
-    MUST(backtrace(warm, 4) > 0); /* loads what it needs */
+    MUST(backtrace(warm, 4) > 0); /* the first call loads libgcc */
     from = (void *)wait_here;
     to = (void *)after_it;
     if (to < from)

@@ -1,5 +1,6 @@
 /* Rings of a process whose registered files are on a server that does not answer: only requests
- * to that server wait. Usage: hung FILE buffered|direct fresh|known STEPS */
+ * to that server wait. Usage: hung FILE buffered|direct fresh|known steps
+ * With "known", a registered file is read once while the server still answers. */
 #include "../../../libaio/tests/support/hung.h"
 #include "../c/common.h"
 #include <sys/epoll.h>
@@ -24,7 +25,7 @@ static void read_pipe(struct io_uring *ring, int fd, char *into)
     MUST(io_uring_submit(ring) == 1);
 }
 
-/* Submits a poll behind a read of this pipe. */
+/* Submits a read of `pipe`, and a poll of `fd` that is linked behind the read. */
 static void poll_behind(struct io_uring *ring, int pipe, char *into, int fd)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
@@ -98,7 +99,7 @@ int main(int arguments, char **argument)
     end("the end of another ring", 0);
     wait_to_be_told();
 
-    /* The server answers: polls, and a file whose last user is a request. */
+    /* The server answers again. The polls end, and so does a read that is its file's last user. */
     int sum = 0;
     for (int at = 0; at < 3; at++)
         sum += result(&three);

@@ -45,7 +45,7 @@ struct Arguments {
     /// All, if none is named.
     #[arg(long, value_delimiter = ',', value_enum)]
     rows: Vec<Row>,
-    /// Threads of tokio's runtime; 0: the one that blocks.
+    /// Threads of tokio's runtime; 0: it runs on the calling thread.
     #[arg(long, default_value_t = 0)]
     workers: usize,
     /// Where the figures go as JSON, with every round.

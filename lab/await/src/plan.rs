@@ -1,4 +1,5 @@
-//! What a cell reads: a file, the blocks, and the proof that they are cached or cold.
+//! What a cell of the table (`main.rs`) reads: a file, and its blocks. Also the check that these
+//! blocks are in the page cache, or are not.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};

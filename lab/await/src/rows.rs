@@ -23,7 +23,7 @@ pub enum Row {
     UringletTokio,
     /// uringlet on smol's executor
     UringletSmol,
-    /// uringlet without an executor, `.wait()`; at more than 1 in flight, submitted before
+    /// uringlet without an executor, `.wait()`; from 2 in flight on, all are submitted first
     UringletWait,
     /// tokio::fs: seek, and read_exact
     TokioFs,

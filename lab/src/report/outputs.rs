@@ -33,8 +33,8 @@ struct Target {
     option: &'static str,
     path: PathBuf,
     file: File,
-    /// The old content is replaced. For a device, a pipe, or the target of standard output, the
-    /// result is appended.
+    /// True: the result replaces the old content. False for a device, a pipe, and the target of
+    /// standard output or standard error: the result is appended.
     replaces: bool,
     /// The path, if the file was created by opening it. Cleared when the result is written. If it
     /// is still set at the drop, the file is removed.

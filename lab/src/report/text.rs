@@ -66,7 +66,8 @@ fn folded(note: &str) -> String {
     lines.iter().enumerate().map(line).collect()
 }
 
-/// The maximum width of a table in characters, if its columns can be split.
+/// The maximum width of a text in characters. A part of a table is wider if its labels and one
+/// group of columns need more.
 const WIDEST: usize = 100;
 /// Texts in a table are folded if they have more characters than this.
 const LONGEST: usize = 60;
@@ -85,7 +86,7 @@ impl Table {
         };
         let widest = session::terminal_width().map_or(WIDEST, |width| width.clamp(60, WIDEST));
         let mut parts: Vec<Vec<usize>> = vec![(0..labels).collect()];
-        // Columns under one head stay together.
+        // The columns of one group stay together.
         let spans = self.groups.iter().skip(1).map(|(_, span)| *span);
         let spans = spans.chain(std::iter::repeat(1));
         let mut first = labels;

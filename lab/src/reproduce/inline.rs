@@ -1,7 +1,7 @@
 //! Submitting inline and handing over when blocked, against io_uring (io_uring RFC, 2022).
 //!
 //! io_uring tries a request, and has a worker repeat it if it would block. uringlet executes the
-//! request, and if it blocks, another thread goes on with the rest.
+//! request, and if it blocks, another thread goes on with the other requests.
 
 use super::cells::{self, Cell as _};
 use super::options::Options;

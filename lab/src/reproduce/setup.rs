@@ -79,7 +79,7 @@ impl Setup {
         Document { header, interrupted, method, sections, summary, records, ..Document::default() }
     }
 
-    /// Notes after the measurement whether Ctrl-C has ended it.
+    /// Records whether Ctrl-C has ended the measurement. Called when the measurement is over.
     pub fn end(self) -> Self {
         Self { interrupted: STOP.load(Ordering::Relaxed), ..self }
     }

@@ -26,7 +26,7 @@ use uringlet::fs::{self, BufResult, Coalesce, File, Metadata};
 /// Bytes of a stream that are read at a time: the maximum that the first poll of a read may copy.
 const PART: usize = 64 << 10;
 
-/// Ranges with at most this many bytes between them are read as one.
+/// Ranges with at most `gap` bytes between them are read as one, of at most `max` bytes.
 const COALESCE: Coalesce = Coalesce { gap: 64 << 10, max: 4 << 20 };
 
 /// Objects that are files below a directory.
@@ -156,7 +156,7 @@ impl ObjectStore for Store {
         options: PutOptions,
     ) -> Result<PutResult> {
         if options.mode != PutMode::Overwrite || !options.attributes.is_empty() {
-            // `LocalFileSystem` puts an object that must not exist yet, or returns an error.
+            // `LocalFileSystem` does `Create`, and refuses `Update` and attributes.
             return self.local.put_opts(location, payload, options).await;
         }
         let path = self.local.path_to_filesystem(location)?;

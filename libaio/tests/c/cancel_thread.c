@@ -110,8 +110,9 @@ int main(void)
         snprintf(name, sizeof name, "%s, a read afterwards", hows[how]);
         request(ctx, name, &reads[0]);
 
-        /* This thread is cancelled before its wait, which executes requests. In a context's first
-         * wait for direct requests, the thread also sets up what the engine needs for them. */
+        /* The new thread is cancelled before its wait, which executes requests. In the first wait
+         * for direct requests of a context, the thread also sets up what the engine needs for
+         * them. */
         io_context_t fresh = setup(16);
         struct waiter late = {.ctx = fresh, .how = how, .min = 2, .held = 1};
         io_prep_pread(&reads[0], direct >= 0 ? direct : fd, buf, PAGE, 0);

@@ -15,7 +15,7 @@ static void handler(int signal)
 static io_context_t ended;
 static volatile long ended_how = 1;
 
-/* Cleans up as programs do when they are told to end. */
+/* A signal handler that destroys the context, as the handler of SIGTERM in a program may. */
 static void end(int signal)
 {
     (void)signal;

@@ -54,7 +54,7 @@ static void end(struct loop *loop)
     close(loop->epoll);
 }
 
-/* Waits for the eventfd, without end or `ms` milliseconds. */
+/* Waits for the eventfd at most `ms` milliseconds, or without end if `ms` is negative. */
 static int await(struct loop *loop, int ms)
 {
     struct pollfd set = {loop->counter, POLLIN, 0};
@@ -107,7 +107,7 @@ static long counted(int counter)
     return read(counter, &value, sizeof value) == sizeof value ? (long)value : 0;
 }
 
-/* Takes `n` events, which are in the ring. */
+/* Takes `n` events, which must be in the ring already. */
 static void take(io_context_t ctx, long n)
 {
     struct io_event events[DEPTH];

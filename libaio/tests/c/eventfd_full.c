@@ -8,7 +8,7 @@
 static io_context_t ctx;
 static const char *kind;
 static int fd;
-/* The last value that was read. */
+/* The value of the last read from a counter. */
 static uint64_t last;
 
 static void name_it(char *name, const char *what)

@@ -1,5 +1,5 @@
-/* A process submits buffered writes, and leaves in every possible way. The data of the writes are
- * in the file afterwards. */
+/* A process submits buffered writes, and then ends or executes another program, in one of many
+ * ways. The data of the writes are in the file afterwards. */
 #include "common.h"
 #include <pty.h>
 #include <spawn.h>
@@ -22,7 +22,7 @@ static int written(void)
     return right;
 }
 
-/* The second half is appended, so that it has to keep its order. */
+/* Submits all writes. Those of the second half append, so they have to be executed in order. */
 static void submits(void)
 {
     static struct iocb iocbs[BLOCKS];
@@ -159,7 +159,7 @@ static void by_handler(void)
 static void by_kill(void) { kill(getpid(), SIGKILL); }
 static void by_reading(void) { _exit(written()); }
 
-/* Each child leaves at some moment of its calls. It has to end; nothing else is checked. */
+/* Each child leaves in a signal handler, at any moment of its calls. Only its end is checked. */
 static void at_any_moment(void)
 {
     static struct iocb iocb;

@@ -109,7 +109,7 @@ int main(void)
         io_queue_run(ctx);
         usleep(1000);
     }
-    /* A callback that ends its thread, during the call. */
+    /* A callback ends its thread, in the middle of io_queue_run. */
     struct iocb last;
     pthread_t thread;
     io_prep_pread(&last, fd, buf[0], PAGE, 0);

@@ -20,7 +20,7 @@ struct job {
     int fd, counter, submitted, reaped, wrong;
 };
 
-/* Alternates writes of a block and reads of the same one. */
+/* Submits a slot's next request: a write of a block, or later a read of the same block. */
 static void submit(io_context_t ctx, struct job *job, int slot)
 {
     struct iocb *iocb = &job->iocbs[slot];
@@ -147,7 +147,7 @@ int main(void)
         like_qemu(ctx, direct, "QEMU's way, direct");
     answer("destroy without any io_getevents", io_destroy(ctx));
 
-    /* Completions are taken in turn: one from memory, one by call. */
+    /* Takes completions by turns: one from the ring's memory, one by io_getevents. */
     ctx = setup(4);
     struct ring *ring = (struct ring *)ctx;
     int by_hand = 0, by_call = 0;

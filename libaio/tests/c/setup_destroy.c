@@ -46,8 +46,8 @@ int main(void)
     int local = 0;
     answer("destroy an address of no ring", io_destroy((io_context_t)&local));
 
-    /* Stale: the context was destroyed, and its mapping with it (the original's io_getevents
-     * reads there and crashes). */
+    /* Stale: the context was destroyed, and its ring is unmapped. io_getevents is not called: the
+     * original's would read the ring and crash. */
     struct iocb iocb, *list = &iocb;
     struct io_event event;
     struct timespec short_time = {0, 1000000};

@@ -1,7 +1,7 @@
-/* How much of the host's fs.aio-max-nr contexts use after direct reads went to the kernel, and how
- * many contexts can be made with few descriptors. Other programs make and end contexts meanwhile.
- * So a reading counts only if fs.aio-nr is the same before and after it. A figure counts if AGREE
- * readings agree on it, and at most half as many on any other figure. */
+/* Prints by how much a context with direct reads raises the host's fs.aio-nr, and how many contexts
+ * can be made with few descriptors. Other programs make and end contexts meanwhile. So a reading
+ * counts only if fs.aio-nr is the same before and after it. A figure counts if AGREE readings agree
+ * on it, and at most half as many on any other figure. */
 #include "../c/common.h"
 #include <sys/resource.h>
 

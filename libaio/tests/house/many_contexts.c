@@ -88,7 +88,7 @@ int main(void)
     count_threads();
     for (int i = 0; i < MANY; i++)
         io_destroy(contexts[i]);
-    /* 64 workers, 64 threads of the C library, and some that manage these. */
+    /* 64 workers, 64 threads of the C library, and at most 12 others. */
     if (most_threads > 140)
         die("%ld threads", most_threads);
     yes("few threads", 1);

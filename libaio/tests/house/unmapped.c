@@ -6,7 +6,7 @@
 #define HOLES 32
 #define CONTEXTS 96
 
-/* The lengths of things that the library could map: threads' stacks, requests, rings. */
+/* Lengths in bytes of what the library may map: threads' stacks, requests, rings. */
 static const size_t sizes[] = {
     1 << 20, 264 << 10, 256 << 10, 320 << 10, 260 << 10, 128 << 10, 64 << 10, 16 << 10,
 };

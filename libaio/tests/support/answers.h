@@ -93,8 +93,8 @@ UNUSED __attribute__((format(printf, 2, 3))) static void say(const char *name, c
     va_end(list);
 }
 
-/* A count as a number, an error by its name. Calls use two buffers in turn, so that one line can
- * have two results. */
+/* A result as text: a count as a number, an errno by its name. Two buffers are used in turn, so
+ * that one line can have two results. */
 UNUSED static const char *code(long value)
 {
     static __thread char text[2][32];
@@ -207,7 +207,8 @@ UNUSED static double now(void)
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
-/* Confines the program to one CPU: the kernel gives out request slots in batches per CPU. */
+/* Confines the program to one CPU: the number of requests that the kernel accepts depends on the
+ * CPUs, to which it gives request slots in batches. */
 UNUSED static void stay_on_one_cpu(void)
 {
     cpu_set_t set;
@@ -273,7 +274,7 @@ UNUSED static long settled(const char *what, long bound)
     return value;
 }
 
-/* A number of repetitions from the environment, or the default. */
+/* The number in an environment variable, or `otherwise` if the variable is not set. */
 UNUSED static long number(const char *variable, long otherwise)
 {
     const char *text = getenv(variable);

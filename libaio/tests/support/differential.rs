@@ -293,7 +293,7 @@ fn differing(original: &[Line], ours: &[Line], name: &str, table: &[Difference])
     complaints
 }
 
-/// Prints past the test harness's capture: a skipped test must not look like a passed one.
+/// Reports that a test is skipped, by a write to standard error that the harness does not capture.
 fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }

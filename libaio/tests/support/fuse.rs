@@ -83,7 +83,8 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A file. The path goes through the server's view of the mounts, and ends with the server.
+    /// The path of a file. It leads through the server's mount namespace, so it is valid until the
+    /// server ends.
     pub fn file(&self) -> PathBuf {
         self.folder.join("file")
     }
@@ -169,7 +170,7 @@ fn serve_if_asked() {
     if std::env::var(CHILD).is_ok_and(|child| child == name()) {
         let ended = Server::mount().and_then(Server::serve);
         say(&ended.expect_err("it serves until it is told to end"));
-        // The harness must not report the test's result.
+        // Exits here, before the harness in this process reports a result of the test.
         std::process::exit(0);
     }
 }
@@ -207,7 +208,7 @@ impl Server {
     fn mount() -> Result<Self, String> {
         let (channel, folder) = mount()?;
         say(&format!("ready {}", folder.display()));
-        // Periodic, because a test build needs a third of a second for all bytes.
+        // The bytes repeat, because a test build takes a third of a second to compute all of them.
         let content = (0..REPEATS).map(byte).collect::<Vec<u8>>().repeat(SIZE / REPEATS);
         Ok(Self { channel, content, held: Vec::new(), kinds: 0, taking: true })
     }
@@ -272,7 +273,7 @@ impl Server {
                     b"unflushed\0" => UNFLUSHED,
                     _ => return request.answer(&self.channel, libc::ENOENT, &[]),
                 };
-                // Valid for no time, as the attributes below: the kernel asks each time.
+                // The kernel caches neither this answer nor attributes: they are valid for 0 s.
                 attributes(body.long(&[node, 0, 0, 0]).int(&[0, 0]), node)
             }
             GETATTR => attributes(body.long(&[0, 0]), request.node()),

@@ -26,7 +26,7 @@ UNUSED static void end(const char *step, long result)
     fflush(stdout);
 }
 
-/* Prints a line, and waits to be told to go on. */
+/* Prints "ready", and waits for a line on standard input. */
 UNUSED static void wait_to_be_told(void)
 {
     char line[8];

@@ -91,8 +91,8 @@ impl Program {
         }
     }
 
-    /// Reads the next line of the program, which must be `expected`. The program does not wait for
-    /// the server then.
+    /// Reads the next line of the program, which must be `expected`. The program must be able to
+    /// print this line without an answer of the server.
     fn expect(&mut self, expected: &str) -> Result<(), String> {
         match self.line_in(LONG)? {
             Some(line) if line == expected => Ok(()),
@@ -126,7 +126,7 @@ impl Program {
         }
     }
 
-    /// The system calls of its threads, from /proc.
+    /// The system calls in which the program's threads are, from /proc.
     fn threads(&self) -> String {
         let process = format!("/proc/{}/task", self.child.id());
         let tasks = std::fs::read_dir(&process).into_iter().flatten().flatten();
@@ -142,7 +142,7 @@ impl Program {
         tasks.map(thread).collect()
     }
 
-    /// Does its first thread sleep?
+    /// Does the program's first thread sleep?
     fn sleeps(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
         let stat = stat.unwrap_or_default();
@@ -172,8 +172,8 @@ fn late_steps(disk: &mut Disk, program: &mut Program, kinds: u64) -> Result<Vec<
             },
             None => {
                 let where_it_is = program.threads();
-                // Only now may the program go on; the next step begins while the server holds
-                // again.
+                // The server answers, so that the step ends. After that, the server holds requests
+                // again, as early as possible in the next step.
                 disk.go_on();
                 match program.line()? {
                     Some(line) if line.starts_with(&format!("end {step}")) => {}

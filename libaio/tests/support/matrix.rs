@@ -132,7 +132,7 @@ impl Matrix {
         Some(cells)
     }
 
-    /// Undeclared cases that are covered, and declared cases that are not.
+    /// Complaints about undeclared cases that are covered, and declared cases that are not.
     fn holes(&self, cells: &Cells) -> Vec<String> {
         let declared: BTreeSet<_> = self
             .functions
@@ -174,7 +174,7 @@ impl Matrix {
                 };
                 cases.iter().map(row).collect()
             };
-            // One block for all names with the same answers.
+            // The names of a function in several builds share a block if their rows are equal.
             let mut blocks: Vec<(Vec<String>, Vec<String>)> = Vec::new();
             for (build, cells) in builds {
                 let suffixed = !self.unsuffixed.contains(function);
@@ -201,7 +201,8 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 
-/// Writes the table between the README's marks if that was asked for; fails if it is missing.
+/// Compares the table between the README's marks with `table`. If they differ, writes `table` there
+/// with `URINGLET_WRITE_MATRIX`, and fails without.
 fn publish(path: &Path, table: &str) {
     let readme = std::fs::read_to_string(path).expect("the drop-in has a README");
     let (before, rest) = readme.split_once(BEGIN).expect("the README says where the matrix begins");

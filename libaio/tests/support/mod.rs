@@ -28,7 +28,7 @@ pub fn library() -> PathBuf {
     found.canonicalize().expect("it is there")
 }
 
-/// Prints past the test harness's capture: a skipped test must not look like a passed one.
+/// Reports that a test is skipped, by a write to standard error that the harness does not capture.
 #[allow(dead_code, reason = "not every test file skips")]
 pub fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");

@@ -158,7 +158,7 @@ static int open_one(enum kind kind, int at, int twin, int *other, const unsigned
     return fd;
 }
 
-/* Everything that is left in a file or stream, as far as it can be read. */
+/* Reads what is left in a file or stream, and returns the number of bytes. */
 static size_t rest(enum kind kind, int at, int twin, int fd, int other, unsigned char *into)
 {
     size_t n = 0;
@@ -223,7 +223,7 @@ static long result(long ret)
     return ret < 0 ? -errno : ret;
 }
 
-/* The result of read(2), pread(2) and the like. */
+/* The result of the step as a plain call: read(2), pread(2) and the like. */
 static long plainly(int fd, const struct op *op)
 {
     int writes = op->what == WRITE || op->what == WRITEV, flags = fcntl(fd, F_GETFL);
@@ -260,7 +260,7 @@ static void perform(int fd, struct op *ops, int n)
         blocks[i] = block(fd, op->ours, op->len, op->offset);
         int got = op->what == SYNC ? aio_fsync(O_SYNC, &blocks[i])
                   : op->what == WRITE ? aio_write(&blocks[i]) : aio_read(&blocks[i]);
-        /* A refusal counts as an answer, too. */
+        /* The errno of a refused request is its answer. */
         ops[i].answer = got ? -errno : 1;
     }
     for (int i = 0; i < n; i++) {
@@ -298,7 +298,7 @@ static void perform(int fd, struct op *ops, int n)
     }
     for (int i = 0; i < n;) {
         int got = io_submit(ctx, n - i, list + i);
-        /* A refusal counts as an answer, too. */
+        /* The errno of a refused request is its answer. */
         if (got <= 0)
             ops[i++].answer = got;
         else
@@ -309,8 +309,8 @@ static void perform(int fd, struct op *ops, int n)
         ops[events[i].obj - iocbs].answer = (long)events[i].res;
 }
 
-/* Submits a request with this number as its eventfd. It is refused if the number names another file
- * now. */
+/* Submits a request with this number as its eventfd. The request is refused if the number does not
+ * name an eventfd now. */
 static void tell(int at)
 {
     unsigned char ours[8];

@@ -22,7 +22,7 @@ UNUSED static void on_a_small_stack(char **arguments, void *(*body)(void *))
         die("a thread");
 }
 
-/* The file as it is, or past the page cache if that is possible. */
+/* `fd`, or with `direct` another descriptor of its file for direct I/O if that can be opened. */
 UNUSED static int cached_or_not(int fd, int direct)
 {
     int other = direct ? reopen(fd, O_RDWR | O_DIRECT) : fd;

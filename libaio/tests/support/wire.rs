@@ -121,7 +121,7 @@ impl Request {
     }
 }
 
-/// A body of fields of four and eight bytes.
+/// The body of an answer: fields of four and of eight bytes.
 #[derive(Debug, Default)]
 pub struct Body(pub Vec<u8>);
 

@@ -1,4 +1,4 @@
-/* A control block may be freed as soon as its completion was seen: nobody looks at it after that.
+/* A control block may be freed as soon as its completion was seen: nothing accesses it after that.
  *
  * The program runs itself again, so that the C library overwrites freed memory. It then uses the
  * C library's checking allocator, if there is one. */

@@ -69,7 +69,8 @@ static void closed_while_queued(void)
     say("[aio_read closed descriptor] closed while queued", "%s", state(&cbs[1]));
 }
 
-/* 63 requests that wait for data must not delay a request on a file. Natively 20 of them do. */
+/* 63 requests that wait for data must not delay a request on a file. In the original, 20 such
+ * requests delay it. */
 static void blocked(void)
 {
     enum { N = 63 };

@@ -139,7 +139,7 @@ static void *disturb(void *tid)
     until_asleep((pid_t)(intptr_t)tid);
     pthread_kill(waiting, SIGUSR1);
     until(&caught, 1);
-    /* Only a thread that goes on waiting is asleep here. */
+    /* The call was restarted after the signal only if the thread sleeps again. */
     until_asleep((pid_t)(intptr_t)tid);
     put(ends[1], "x");
     return NULL;

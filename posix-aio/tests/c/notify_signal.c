@@ -31,7 +31,7 @@ static const char *next_signal(int milliseconds)
     return text;
 }
 
-/* Submits and waits for the signal: the request is done when the signal comes. */
+/* Submits a request, and prints its signal and its state when the signal comes. */
 static void signalled(const char *name, int (*submit)(struct aiocb *), struct aiocb *cb)
 {
     if (submit(cb)) {
@@ -85,7 +85,7 @@ static void basics(void)
         die("aio_read");
     yes("[aio_read SIGEV_SIGNAL] a pointer in the value",
         sigwaitinfo(&set, &info) == SIGRTMIN && info.si_ptr == &cb);
-    /* An unknown value asks for no notification. */
+    /* An unknown value of sigev_notify means no notification. */
     cb.aio_sigevent = signal_event(SIGRTMIN, 3);
     cb.aio_sigevent.sigev_notify = SIGEV_THREAD_ID;
     request("[aio_read unknown sigev_notify] SIGEV_THREAD_ID", aio_read, &cb);
@@ -106,7 +106,7 @@ static void basics(void)
     close(fd);
 }
 
-/* A cancelled request has had its notification when aio_cancel returns. */
+/* When aio_cancel returns, the notification of the cancelled request has been sent. */
 static void of_cancelled(void)
 {
     int ends[2];

@@ -166,7 +166,7 @@ int main(int arguments, char **argument)
     const char *task = argument[4];
     struct sigaction action = {.sa_sigaction = notified, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigaction(SIGRTMIN, &action, NULL);
-    /* The test around this program notices a hang, and goes on. */
+    /* Turns off the alarm: the test that runs this program handles a hang itself. */
     alarm(0);
     int fd = open_hung(argument[1], argument[2]), other = open_hung(argument[1], argument[2]);
     if (!strcmp(argument[3], "known")) {

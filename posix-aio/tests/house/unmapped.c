@@ -6,7 +6,7 @@
 #define HOLES 32
 #define READS 64
 
-/* Sizes of things that the library could map: threads' stacks. */
+/* Lengths in bytes of what the library may map: threads' stacks. */
 static const size_t sizes[] = {264 << 10, 256 << 10, 320 << 10, 260 << 10, 1 << 20};
 
 static unsigned char blocks[READS][PAGE], noise[1 << 20];

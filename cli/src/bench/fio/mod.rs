@@ -54,8 +54,8 @@ struct Way {
     ours: Option<(DropIn, Engine)>,
 }
 
-/// The drop-ins, each with the engine of fio's that it replaces. fio's io_uring engine makes system
-/// calls by itself.
+/// The drop-ins, each with the engine of fio's that it replaces. fio's io_uring engine is left out,
+/// because it makes system calls by its own instructions.
 const OF_FIO: [(DropIn, &str); 2] = [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
 
 impl Way {

@@ -48,7 +48,7 @@ pub struct Found {
 pub fn read(output: &Output) -> Result<Found, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // Notes about the job come first.
+    // fio may print notes about the job before the JSON.
     let start = if text.starts_with('{') { Some(0) } else { text.find("\n{") };
     let (notes, json) = text.split_at(start.unwrap_or(text.len()));
     let reason = reason(&errors, notes);

@@ -311,7 +311,7 @@ fn a_file_that_is_in_memory_again_leaves_the_lane_and_not_too_soon() {
     assert!((40..100).contains(&present), "{present} reads");
 }
 
-/// Has a sandbox refuse preadv2(2) to this thread, and to threads that it starts.
+/// Installs a sandbox that refuses preadv2(2) to this thread, and to threads that it starts.
 fn refuse_preadv2() -> Result<(), seccompiler::Error> {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
     let answer = SeccompAction::Errno(libc::EPERM as u32);

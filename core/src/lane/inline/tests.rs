@@ -66,7 +66,7 @@ struct Reused {
 }
 
 impl Reused {
-    /// Is the file system remembered as a `local` one?
+    /// `local`: the engine remembers that the file system is a local one.
     fn new(number: i32, local: bool) -> Self {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let open =

@@ -140,8 +140,8 @@ struct AioState {
     is_watched: bool,
     /// The blocks that no request uses.
     free: Vec<u32>,
-    /// Blocks that the notifier thread waits for. They are not used again meanwhile: what
-    /// aio_suspend(3) leaves of a request is wrong for the next request with the same block.
+    /// Blocks that the notifier thread waits for. No new request uses them meanwhile, because
+    /// aio_suspend(3) would take it for the request that it waits for.
     watched: Vec<u32>,
 }
 
@@ -168,7 +168,7 @@ static NOTIFIER: Notifier = Notifier {
 };
 
 impl Notifier {
-    /// Has the thread watch a context. False: no thread can be made.
+    /// Makes the thread watch a context. False: no thread can be made.
     fn call(&'static self, context: &Arc<PosixAio>) -> bool {
         let mut state = lock(&self.state);
         if !state.is_there && spawn_on("aio", None, || self.run()).is_err() {
@@ -211,8 +211,8 @@ struct List {
 }
 
 impl List {
-    /// Sleeps until one of these requests is done, for at most [`TICK`]. The limit is for requests
-    /// that are not on this list.
+    /// Sleeps until one of these requests is done, for at most [`TICK`]. The sleep has this limit
+    /// because the end of a request that is not on the list does not end it.
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
         let time = sys::timespec(TICK);
@@ -295,12 +295,11 @@ fn is_locked_by_us(fd: RawFd) -> bool {
 }
 
 impl PosixAio {
-    /// # Errors
-    /// `-ENOSYS`: the C library has no aio, or is musl. musl remembers by a descriptor's number
-    /// whether its file is one to append to, and forgets that only after the request's completion.
-    /// If the number is another file's by then, a write may go to the wrong place: the conformance
-    /// suite's `reused` finds such a file. `-EOPNOTSUPP`: the parent of a fork has used aio, and
-    /// glibc counts on the parent's threads in the child.
+    /// # Errors `-ENOSYS`: the C library has no aio, or is musl. musl remembers by a descriptor's
+    /// number whether its file is one to append to, and forgets that only after the request's
+    /// completion. If the number names another file by then, a write may go to the wrong place
+    /// (`posix-aio/tests/reused.rs`). `-EOPNOTSUPP`: the parent of a fork has used aio, and glibc
+    /// counts on the parent's threads in the child.
     pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
         static USED_BY: AtomicU64 = AtomicU64::new(0);
         let generation = crate::process::enter();
@@ -326,7 +325,7 @@ impl PosixAio {
         })
     }
 
-    /// Has the notifier thread watch this context. False: no thread can be made.
+    /// Makes the notifier thread watch this context. False: no thread can be made.
     fn call_notifier(self: &Arc<Self>, state: &mut AioState) -> bool {
         state.is_watched = state.is_watched || NOTIFIER.call(self);
         state.is_watched

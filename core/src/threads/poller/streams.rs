@@ -199,7 +199,7 @@ impl Streams {
         self.by_fd.values_mut().flat_map(|stream| &mut stream.waiting)
     }
 
-    /// Has the thread check a descriptor.
+    /// Makes the thread check a descriptor.
     pub(super) fn is_due(&mut self, fd: RawFd) {
         if let Some(stream) = self.by_fd.get_mut(&fd)
             && !std::mem::replace(&mut stream.due, true)
@@ -213,7 +213,7 @@ impl Streams {
         all.into_iter().for_each(|fd| self.is_due(fd));
     }
 
-    /// The thread has woken: has it check the streams that were left for later.
+    /// The thread has woken. Makes it check the streams that were left for later.
     pub(super) fn look_again(&mut self) {
         for fd in std::mem::take(&mut self.later) {
             self.is_due(fd);
@@ -307,7 +307,7 @@ impl Streams {
         ready
     }
 
-    /// Has epoll watch a stream that is not ready.
+    /// Makes epoll watch a stream that is not ready.
     pub(super) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> StreamWatch {
         let Entry::Occupied(mut entry) = self.by_fd.entry(fd) else { return StreamWatch::Yes };
         if entry.get().waiting.is_empty() {
@@ -339,7 +339,7 @@ impl Streams {
         if is_held { StreamWatch::Held } else { armed }
     }
 
-    /// Has the thread register all streams with the new epoll, which watches nothing yet.
+    /// Makes the thread register all streams with the new epoll, which watches nothing yet.
     pub(super) fn forget_epoll(&mut self) {
         self.by_fd.values_mut().for_each(|stream| stream.registration = 0);
         self.all_are_due();
@@ -373,8 +373,8 @@ impl Streams {
         Some((one, others))
     }
 
-    /// Takes a request off the list that was passed on to a worker, and has ended. True: it was
-    /// there, and others of its stream may proceed.
+    /// Takes off the list the request that was passed on to a worker under this number, and has
+    /// ended. True: it was there, and others of its stream may proceed.
     pub(super) fn end(&mut self, number: u32) -> bool {
         let is_it = |one: &PolledRequest| one.passed_on == number;
         let found = self.by_fd.iter_mut().find_map(|(&fd, stream)| {

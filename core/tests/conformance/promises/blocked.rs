@@ -15,7 +15,7 @@ use crate::common::{
 };
 use uringlet::{Context, Sqe};
 
-/// More than the maximum number of workers (64), without those that wait in an open.
+/// More than the maximum number of workers (64), which leaves out workers that wait in an open.
 const OPENS: usize = 200;
 
 #[test]
@@ -96,7 +96,7 @@ fn blocked_opens_stop_nothing_else_and_are_all_released() {
                     push(&mut context, sqe.user_data((at * together + which) as u64));
                 }
                 submit_all(&mut context);
-                // With a deadline, this thread executes none of them.
+                // The wait has a deadline, so this thread executes none of these requests.
                 let missing = some.len();
                 assert_eq!(context.wait(missing, Some(LONG)).unwrap(), missing, "held up: {at}");
                 reap_all(&mut context).iter().for_each(|cqe| match cqe.user_data {

@@ -29,7 +29,8 @@ fn a_waiting_poll_can_be_cancelled() {
     assert_eq!(errno(context.cancel(7)), libc::ENOENT);
 }
 
-/// The engine takes the number for a file's. A worker may try the read, and then finds a pipe.
+/// The engine remembers that the number named a file. So a worker may try the read, and find that
+/// the number names a pipe now.
 #[test]
 fn a_read_of_a_pipe_can_be_cancelled_where_a_file_had_its_number() {
     let _bound = bounded(2 * LONG);
@@ -90,8 +91,8 @@ fn cancelled_requests_that_were_reaped_hold_no_room() {
         }
         let mut reaped = 0;
         while reaped < most {
-            // This thread only sleeps, and executes nothing: everything is cancelled or with a
-            // worker.
+            // This thread does not call `wait`, in which it might execute requests. Other threads
+            // execute the requests that were not cancelled.
             assert!(wait_until(|| {
                 reaped += reap_all(&mut context).len();
                 reaped == most
@@ -183,8 +184,8 @@ fn every_request_completes_once_while_another_thread_cancels() {
                 context.pushed() == 0
             }));
             newest.store(next, Ordering::Relaxed);
-            // Writes enough for the reads that wait on the pipe, so that they race with their
-            // cancels.
+            // Writes enough bytes for all reads that wait for the pipe, so that these reads race
+            // with their cancels.
             writer.write_all(&vec![5; 4 * pipe_reads]).unwrap();
             let in_flight = at.len();
             let least = random.below(in_flight.min(4) + 1);

@@ -18,7 +18,7 @@ use uringlet::Sqe;
 const PAGES: usize = 1024;
 const DEPTH: usize = 32;
 
-/// A file that can leave the page cache.
+/// A file whose pages the kernel can drop from the cache, because they are written back.
 fn file() -> (File, Vec<u8>) {
     let content = pattern(3, PAGES * PAGE + 100);
     let file = file_with(&content);
@@ -53,7 +53,7 @@ fn cold_reads_find_what_is_there_while_the_cache_comes_and_goes() {
         }
         for (slot, doing) in doing.iter_mut().enumerate().filter(|(_, doing)| doing.2.is_none()) {
             if next < REQUESTS {
-                // Some reads go beyond the end, some begin there.
+                // Some reads extend beyond the end of the file, or begin after it.
                 let (at, len) = (random.below(content.len() + PAGE), random.below(4 * PAGE));
                 let buffer = &mut buffers[slot][..len];
                 buffer.fill(0);
@@ -123,8 +123,8 @@ fn a_cold_read_that_is_stuck_holds_up_no_other() {
         push(&mut context, Sqe::read(fd, &mut buffer[..], offset(at + 1)).user_data(at as u64));
     }
     submit_all(&mut context);
-    // No thread waits. A waiter could get stuck: it tries the reads without waiting for the device,
-    // but copies a page that has arrived.
+    // This thread does not call `wait`. A waiter copies pages that have arrived, and would get
+    // stuck when it copies one to the blocker's memory.
     let mut cqes = Vec::new();
     let others_came = wait_until(|| {
         cqes.extend(context.reap());
@@ -165,7 +165,7 @@ fn where_no_thread_can_be_made_waiters_read_what_is_cold() {
             submit_all(&mut context);
             let mut results = HashMap::new();
             while results.len() < DEPTH {
-                // The waits have a deadline, and are never for all requests.
+                // A wait with a deadline, for one request only: it has to execute cold reads, too.
                 wait_for(&mut context, 1);
                 results.extend(by_user_data(&reap_all(&mut context)));
             }

@@ -92,7 +92,8 @@ fn drop_waits_so_that_no_buffer_is_written_to_afterwards() {
     let _bound = bounded(4 * LONG);
     let file = file_with(&pattern(1, 64 * BLOCK));
     let mut buffers = vec![[0u8; BLOCK]; 64];
-    // Linux AIO takes 30 ms to end a context, and far longer on a busy machine.
+    // Linux AIO takes 30 ms to end a context, and far longer on a busy machine. So the number of
+    // rounds depends on the time that they take.
     let (started, most, least) = (Instant::now(), 300, 20);
     let is_wanted = |&round: &u32| round < least || started.elapsed() < LONG;
     for _ in (0..most).take_while(is_wanted) {

@@ -265,7 +265,7 @@ impl Hung {
         }
     }
 
-    /// Ends the context while its requests are held: it waits for the started ones.
+    /// Ends the context while the server holds its requests. The end waits for started requests.
     fn end(mut self, dropped: bool) {
         self.submit();
         self.submit();
@@ -350,8 +350,8 @@ fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
             Some(Said::Waiting) => break,
             Some(_) => {}
             None => {
-                // Only now may the thread go on; the next step begins while the server holds
-                // requests again.
+                // The server answers, so that the step ends. After that, the server holds requests
+                // again, as early as possible in the next step.
                 disk.go_on();
                 assert_eq!(thread.next_in(LONG), Some(Said::End), "{step} does not end at all");
                 late.push(step);
@@ -434,8 +434,8 @@ fn destroy_waits_for_the_server_and_ends_with_it() {
 
 #[test]
 fn files_of_a_server_that_answers_nothing_leave_workers_for_others() {
-    // Together these are more files than the maximum number of workers (64), without those that
-    // wait for a server.
+    // Together these are more files than the maximum number of workers (64). The maximum leaves out
+    // workers that wait for a server.
     const CONTEXTS: usize = 4;
     const FILES: usize = 30;
     isolated(|| {

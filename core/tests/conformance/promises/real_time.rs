@@ -52,7 +52,8 @@ fn a_real_time_thread_that_polls_gets_what_workers_do() {
             let (begin, mut done) = (Instant::now(), 0);
             while done < OPENS && begin.elapsed() < DEADLINE {
                 let least = if timeout.is_some() { OPENS - done } else { 0 };
-                // A poll, in one of two ways; too few completions are no error.
+                // A poll: waits for 0 completions, or for all with a timeout of 0. It is no error
+                // if fewer have come.
                 let _ = context.wait(least, timeout);
                 for cqe in reap_all(&mut context) {
                     close_fd(cqe.res);

@@ -103,7 +103,7 @@ impl Drop for Blocker {
     }
 }
 
-/// A read of a cached page that blocks in the middle, on any thread, and 500 writes behind it.
+/// Submits a read of a cached page, which blocks the thread that executes it, and then 500 writes.
 fn behind_a_blocked_holder(somebody_waits: bool) {
     let Some(blocker) = Blocker::new() else {
         return skip("userfaultfd(2) is not permitted: nothing blocks an inline read at will");

@@ -59,7 +59,8 @@ fn where_no_thread_can_be_made_the_waiter_executes() {
     });
 }
 
-/// Requests of every kind that goes to an engine thread, without such a thread.
+/// Makes requests of each kind that an engine thread usually executes, in a process without such
+/// threads.
 fn without_threads(timeout: Option<Duration>) {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let (reader, mut writer) = std::io::pipe().unwrap();

@@ -1,5 +1,6 @@
 // A program that uses all of tokio::fs. It is compiled twice: with `use tokio::fs` and with `use
-// uringlet::fs` before it. Differences are behind `write`, `stream` and `into_std`.
+// uringlet::fs` before it. Both modules that include it define `write`, `stream` and `into_std`, in
+// which the libraries differ.
 
 use std::collections::BTreeMap;
 use std::io::{self, SeekFrom};

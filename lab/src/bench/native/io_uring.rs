@@ -128,7 +128,7 @@ impl Drop for IoUring {
         while self.in_flight > 0 {
             match self.submit_and_wait() {
                 Ok(()) => self.reap(|_, _| ()),
-                // Waiting is no longer possible; freeing the buffers would be worse than a leak.
+                // Waiting is no longer possible, and the kernel may still write to the buffers.
                 Err(_) => std::process::abort(),
             }
         }

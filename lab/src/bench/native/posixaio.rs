@@ -157,7 +157,7 @@ impl Drop for Posixaio {
         while !self.list.is_empty() {
             match self.wait() {
                 Ok(()) => self.reap(|_, _| ()),
-                // Waiting is no longer possible; freeing the buffers would be worse than a leak.
+                // Waiting is no longer possible, and the C library may still use the buffers.
                 Err(_) => std::process::abort(),
             }
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use uringlet::list::{Chain, CompletionList, Node, Owner};
 
-/// Completions that are added together, as they are harvested.
+/// Completions in a batch; a thread adds one batch after the other.
 const BATCH: usize = 32;
 
 /// Nanoseconds of the adding threads for each item, including their waits for each other and

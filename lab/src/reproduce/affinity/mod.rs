@@ -36,7 +36,7 @@ use std::time::Duration;
 use uringlet::affinity::{Affinity, CpuSet, Device, Topology};
 use uringlet::{Builder, Context};
 
-/// For the matrix: requests in flight, and bytes of each request, as published.
+/// For the 18 placements (the matrix): requests in flight, and bytes of each request, as published.
 const LARGE: (usize, u64) = (128, 256 << 10);
 /// For the measurement of small reads: requests in flight, bytes of each request, and bytes of the
 /// range of the file, as published.

@@ -46,7 +46,7 @@ pub struct Small {
     pub idle_percent: f64,
 }
 
-/// A row of the measurement with file systems: seconds of a step, over all of them.
+/// A row of the measurement with file systems: the seconds of a step, over all file systems.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FileSystem {
     pub variant: String,

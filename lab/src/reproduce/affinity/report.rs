@@ -33,10 +33,10 @@ struct Summary {
     hand_overs: u64,
 }
 
-/// If a placement's throughput is within this many percent of free placement's, it costs nothing.
+/// A throughput that differs from free placement's by at most this many percent counts as equal.
 const ALIKE_PERCENT: f64 = 3.0;
-/// Rounds agree that are all slower than free placement, or all not slower. If chance makes as many
-/// rounds of a row agree in less than this share of all reports, there is a cause.
+/// The significance level of the sign test over a row's rounds: slower than free placement, or not.
+/// The test's probability is multiplied by the number of compared rows (Bonferroni).
 const BY_CHANCE: f64 = 0.05;
 /// A CPU that is busy for this many percent of the time limits the run.
 const BUSY_PERCENT: f64 = 90.0;
@@ -126,7 +126,7 @@ pub struct Report {
     summaries: Vec<Option<Summary>>,
     /// Throughput of the large reads' rows against free placement's, by name.
     against_free: BTreeMap<String, Against>,
-    /// The number of distinct placements that were run.
+    /// The number of distinct placements on this machine, measured or not.
     distinct: usize,
     proved: usize,
     lists: Vec<ListCost>,
@@ -295,7 +295,7 @@ impl Report {
         }
     }
 
-    /// Was every placement that this machine has proved?
+    /// Did the counters prove every distinct placement on this machine?
     pub fn is_proved(&self) -> bool {
         self.proved == self.distinct
     }

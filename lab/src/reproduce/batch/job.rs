@@ -176,7 +176,7 @@ impl Job<'_> {
         Entry { sqe: sqe.user_data(record << 32 | u64::from(buffer)), data: 0, notify: -1 }
     }
 
-    /// Submits all of them, and returns the number accepted.
+    /// Submits all entries, and returns the number accepted.
     fn submit(&self, shared: &Shared<'_>, submits: &mut Submits, entries: &[Entry]) -> usize {
         let mut done = 0;
         while done < entries.len() {

@@ -163,7 +163,7 @@ impl Settings {
         cells::measure(paths, &groups, rounds, &bar, |cell, _, _| {
             path::alone((cell.threads, cell.batch), duration, cpus, &STOP)
         });
-        // The order is all phases of one batch size, then those of the other.
+        // For each number of threads: all phases with one batch size, then all with the other size.
         for (round, index) in interleaved(&groups, rounds) {
             let (threads, batch) =
                 (self.threads[index / BATCHES.len()], BATCHES[index % BATCHES.len()]);

@@ -285,7 +285,7 @@ fn points<'a, P: 'a>(
     mine.filter_map(|cell| Point::of(cell.threads, cell.rounds(of))).collect()
 }
 
-/// A ratio is on the second line of its pair.
+/// Puts `None` before each ratio, so that the ratio is on the second of the pair's two lines.
 fn with_gaps<'a, P: 'a>(
     ratios: impl Iterator<Item = (&'a Cell<P>, Option<Ratio>)>,
 ) -> impl Iterator<Item = Option<Ratio>> {

@@ -30,8 +30,8 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Nanoseconds per lookup: the median over the parts of all threads. The median leaves out
-    /// parts during which a thread had no CPU.
+    /// Nanoseconds per lookup: the median over the parts (`BETWEEN_LOOKS` lookups) of all threads.
+    /// The median leaves out parts during which a thread had no CPU.
     ///
     /// # Errors
     /// The reason why there is no figure.

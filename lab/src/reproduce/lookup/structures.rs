@@ -39,7 +39,7 @@ pub trait Lookup<T: Send + Sync>: Sync {
     }
 }
 
-/// Handles as in the drop-in: one page each for the ring of a context.
+/// Handles as in uringlet's libaio: each is the address of one page, where a context has its ring.
 pub struct Memory<T: Send + Sync> {
     table: Table<T>,
     pages: Vec<Pages>,

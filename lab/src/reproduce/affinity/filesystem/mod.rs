@@ -39,7 +39,7 @@ struct Run {
 /// One placement.
 #[derive(Serialize)]
 struct Row {
-    /// 1: on the CPU that the matrix calls I; 0: free.
+    /// 1: on the CPU that serves the disk's interrupt; 0: free.
     queue_affinity: u8,
     completion_affinity: u8,
     rq_affinity: u8,

@@ -98,7 +98,8 @@ impl Stage {
         Ok(Self { mount: None, device: Loop::attach(&image.path)?, image, tree })
     }
 
-    /// Mounts the file system of mkfs, or mounts it again, with nothing of it in memory.
+    /// Mounts the file system that mkfs made. If it is mounted, it is unmounted first, so that
+    /// nothing of it stays in the page cache.
     ///
     /// # Errors
     /// A text that says which step failed, and why.
