@@ -28,7 +28,7 @@ fn scribbled_memory_faults_nobody() {
 
 #[test]
 fn the_child_of_a_fork_has_its_parents_rings_and_rings_of_its_own() {
-    ends_well("the_child_of_a_fork_is_refused_and_may_have_rings_of_its_own", "fork.c");
+    ends_well("the_child_of_a_fork_has_its_parents_rings_and_rings_of_its_own", "fork.c");
 }
 
 /// `URINGLET_TEST_KILLS` sets the number of owners.

@@ -229,6 +229,7 @@ impl File {
     fn read(&self, py: Python<'_>, n: usize, offset: i64) -> PyResult<Py<PyAny>> {
         let file = self.get()?;
         let offset = error::offset(offset)?;
+        buffer::sweep(py);
         let (hold, bytes) = Hold::new_bytes(py, n)?;
         let request = batch::BatchRequest::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
         // SAFETY: the hold outlives the call.

@@ -9,6 +9,8 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::probe::Probe;
@@ -92,9 +94,13 @@ pub fn look(name: &OsStr) -> Result<Found> {
     Ok(found)
 }
 
+/// The maximum length of a script's first line that is looked at, in bytes.
+const FIRST_LINE: u64 = 4096;
+
 /// The program that a script's first line names.
 fn interpreter(file: &Path) -> Option<PathBuf> {
-    let bytes = std::fs::read(file).ok()?;
+    let mut bytes = Vec::new();
+    File::open(file).ok()?.take(FIRST_LINE).read_to_end(&mut bytes).ok()?;
     let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line).into_owned();
     let mut words = line.split_ascii_whitespace();

@@ -36,10 +36,9 @@ impl Board {
     pub(crate) fn end_started(&self, mut request: Started<'_>) {
         let ends = !request.stream && request.kind != Kind::Poll;
         if self.strict && ends {
-            let mode = if request.stream { Mode::Stream } else { Mode::Plain };
             // SAFETY: `copy_in` has run at submit, and the buffers belong to the request until its
             // completion.
-            let result = unsafe { exec::execute(&mut request, mode) };
+            let result = unsafe { exec::execute(&mut request, Mode::Plain) };
             if let Some(counters) = self.counters() {
                 self.count_finished(counters, request.index(), &request, result, Executor::Waiter);
             }

@@ -271,7 +271,7 @@ impl<T> BatchShared<T> {
             if waits {
                 // This worker waits for the device, so others may start.
                 let mut state = lock(&self.state);
-                state.wanted = (state.wanted + 1).min(WORKERS);
+                state.wanted = state.wanted.max((state.wanted + 1).min(WORKERS));
             }
         }
     }

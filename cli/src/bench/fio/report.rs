@@ -269,8 +269,9 @@ impl Runs {
         let ours = self.ours().next().map(|way| &self.ways[way]);
         let natives = self.ways.iter().enumerate().filter(|(_, way)| way.ours.is_none());
         let refused = natives.filter(|(at, _)| {
-            let mut mine = self.rows.iter().filter_map(|row| row.cells.get(at));
-            mine.all(|cell| cell.not_measured.is_some())
+            let mut mine = self.rows.iter().filter_map(|row| row.cells.get(at)).peekable();
+            // A run that was interrupted may have no cell of an engine.
+            mine.peek().is_some() && mine.all(|cell| cell.not_measured.is_some())
         });
         Circumstances {
             subject: ours.and_then(|way| Some(way.ours?.1.name())).unwrap_or("uringlet").into(),
