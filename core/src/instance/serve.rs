@@ -193,6 +193,14 @@ impl Instance {
         self.have_events_watched(nobody_comes);
     }
 
+    /// A submitter hands over queued requests, although the waiter that will come would do it: the
+    /// device works meanwhile. The kernel answers EAGAIN where it would wait.
+    pub(super) fn hand_over_early(&self) {
+        let how = HandOver { nobody_comes: false, at_once: true };
+        errno::kept(|| self.lanes.kernel.hand_over(&self.board, how));
+        self.have_events_watched(false);
+    }
+
     /// A submitter hands over queued requests to the kernel, for a program that does not come to
     /// wait. No engine thread is woken. The kernel answers EAGAIN where it would wait.
     pub(super) fn hand_over_at_once(&self) {

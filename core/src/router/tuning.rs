@@ -211,6 +211,10 @@ pub(crate) const STARVED_TICKS: u32 = 50;
 /// are queued. The block layer holds back all requests of a call until it has seen the last.
 pub(crate) const TOGETHER: usize = 4;
 
+/// A submitter hands over at least this many queued requests although a waiter will come, and at
+/// least as many as the kernel has. A single one is left to that waiter, which comes next.
+pub(crate) const EARLY: usize = 2;
+
 // Awaited files.
 
 /// The maximum number of operations that one `Future::poll` of a task executes at once, and of

@@ -1,7 +1,10 @@
 //! How many of the queued requests go to the kernel with one call.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::KernelLane;
 use crate::request::{Request, Requests};
-use crate::router::tuning::TOGETHER;
+use crate::router::tuning::{EARLY, TOGETHER};
 use crate::sqe::opcode;
 
 /// The number of these requests, from the first on, that go to the kernel with one call.
@@ -41,9 +44,46 @@ pub(super) fn transfer_len(request: &Request) -> u64 {
     }
 }
 
+/// The end of the request that was queued last, and whether it follows the request before it.
+#[derive(Debug, Default)]
+pub(super) struct Last(AtomicU64);
+
+impl Last {
+    fn note(&self, begin: u64, end: u64) {
+        let follows = self.0.load(Ordering::Relaxed) >> 1 == begin;
+        self.0.store(end << 1 | u64::from(follows), Ordering::Relaxed);
+    }
+
+    fn follows(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & 1 != 0
+    }
+}
+
+impl KernelLane {
+    /// A request is about to be queued.
+    #[inline]
+    pub(crate) fn note_next(&self, request: &Request) {
+        let begin = request.sqe.off;
+        self.last.note(begin, begin.wrapping_add(transfer_len(request)));
+    }
+
+    /// Is it worth handing over what is queued, although a waiter will come and do it? Yes if the
+    /// kernel has fewer requests than are queued: the device may be idle before that waiter comes.
+    /// Adjacent requests are left: the waiter hands them over in halves, which the block layer
+    /// merges.
+    #[inline]
+    pub(crate) fn is_worth_a_call(&self) -> bool {
+        is_enough(self.queued(), self.in_flight()) && !self.last.follows() && self.can_at_once()
+    }
+}
+
+fn is_enough(queued: usize, in_kernel: usize) -> bool {
+    queued >= EARLY.max(in_kernel)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{TOGETHER, at_once, follows};
+    use super::{Last, TOGETHER, at_once, follows, is_enough};
     use crate::request::{BATCH, CopiedIn, Iovec, Request};
     use crate::sqe::Sqe;
 
@@ -102,5 +142,29 @@ mod tests {
         assert!(!next(&[4096, 4096], &[4096, 4096], 4096));
         // Two vectors; the second starts two bytes too far.
         assert!(!follows(&reads(&[512, 512], 0), &reads(&[512, 512], 2)));
+    }
+
+    #[test]
+    fn an_idle_kernel_gets_requests_early_and_more_with_each_call() {
+        let (mut queued, mut in_kernel, mut calls) = (0, 0, Vec::new());
+        for _ in 0..32 {
+            queued += 1;
+            if is_enough(queued, in_kernel) {
+                calls.push(queued);
+                in_kernel += std::mem::take(&mut queued);
+            }
+        }
+        assert_eq!(calls, [2, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn what_follows_the_request_before_it_is_noted() {
+        let last = Last::default();
+        let noted = [(4096, 8192), (8192, 12288), (0, 512), (512, 1024), (u64::MAX, 7)];
+        let follows = noted.map(|(begin, end)| {
+            last.note(begin, end);
+            last.follows()
+        });
+        assert_eq!(follows, [false, true, false, true, false]);
     }
 }
