@@ -276,7 +276,8 @@ impl Service {
         Ok(Poll(token))
     }
 
-    /// Sets a timer that confirms the groups which members have joined without a system call.
+    /// Sets the timer of [`Service::confirm`]. Members may have joined a group without a system
+    /// call. `confirm` registers the number's file again if the number names another file now.
     fn confirm_later(&self) {
         let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(CONFIRM_AFTER_NS);
         if timers::set(deadline, Arc::new(Confirms), 0).is_err() {

@@ -9,7 +9,8 @@ pub struct DirectCompletions<'a> {
     sink: &'a mut dyn FnMut(u64, u64, i64),
     room: u32,
     pub(super) taken: u32,
-    /// The thread has a deadline, or only polls: it executes nothing that may wait for a server.
+    /// The thread leaves requests that may wait without end, for example for a file server, to
+    /// other threads. Set for polls and for waits with a deadline, among others.
     bounded: bool,
     /// The slots of the completions that were taken.
     returned: Returned,

@@ -22,7 +22,7 @@ use crate::sync::lock;
 pub struct Coalesce {
     /// The maximum number of bytes between two ranges. These bytes are read, and not used.
     pub gap: u64,
-    /// The maximum number of bytes that are read as one.
+    /// The maximum number of bytes that are read as one. A longer range is still read whole.
     pub max: u64,
 }
 
@@ -73,7 +73,7 @@ struct Part {
     /// The offset of the slice in the file.
     begin: u64,
     read: Op<ReadExact<Slice<Vec<u8>>>>,
-    /// The numbers of the ranges.
+    /// The indexes of these ranges in the caller's list.
     members: Vec<usize>,
 }
 

@@ -250,8 +250,10 @@ impl Instance {
         }
     }
 
-    /// The event loop has not come in time, or has ended: a worker hands over queued requests. The
-    /// loop is called once more. If it comes, it drives the context again.
+    /// Leaves the context to threads of the engine: a worker hands over queued requests, and the
+    /// poller watches for completions. The event loop has ended, is late, or is about to sleep
+    /// where completions do not wake it. A registered loop is called once more. A loop that comes
+    /// drives the context again.
     #[cold]
     pub(super) fn leave_to_our_threads(&self) {
         if self.driven.comes.swap(false, Ordering::SeqCst) {

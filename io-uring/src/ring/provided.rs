@@ -51,8 +51,8 @@ impl Locked<'_> {
             group.give_back(buffer);
             others = group.take_several(bytes);
             if !group.is_list() && socket.exceeds(bytes_of(&others)) {
-                // As in the kernel: if the length ends at the end of a buffer, later buffers are
-                // filled, too.
+                // As in the kernel: if the request's length ends exactly at the end of a buffer,
+                // later buffers are used, too.
                 others.extend(group.take_several(0));
                 most = Some(0);
             }

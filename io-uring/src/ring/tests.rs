@@ -341,7 +341,7 @@ impl Model {
     fn poll(&mut self, key: u64) {
         self.with(|locked| {
             if let Some(at) = locked.find(key) {
-                // The service has signalled it, and no longer watches it.
+                // The test acts as the service, which stops to watch a poll that it reports.
                 if let (Some(_), Stage::Poll(poll)) =
                     (locked.request(at).line, locked.request(at).stage)
                 {

@@ -318,9 +318,10 @@ impl Groups {
         }
     }
 
-    /// Events were taken. Replaces the epoll if too many takes in a row had stray events. Their
-    /// file has lost its number unseen, and may stay open and ready: only another epoll ends the
-    /// events.
+    /// Events were taken. If too many takes in a row had stray events, a new epoll replaces this
+    /// one. Stray events come from a file whose number the program closed without a call that this
+    /// library sees. If another descriptor keeps that file open and ready, only a new epoll ends
+    /// the events.
     pub(super) fn were_taken(&mut self) {
         self.strays = if std::mem::take(&mut self.is_stray) { self.strays + 1 } else { 0 };
         let Some(epoll) = self.epoll.as_ref().filter(|_| self.strays > STRAYS) else { return };

@@ -68,7 +68,7 @@ impl EventLoop {
     pub fn wait(&self) -> Result<bool, Error> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }];
         match epoll::wait(&self.epoll, &mut events, None) {
-            // A signal (such as Ctrl-C): the loop continues.
+            // A signal (such as Ctrl-C) is no error: the caller's loop continues.
             Err(Errno::INTR) | Ok(0) => return Ok(false),
             Err(error) => return Err(error.into()),
             Ok(_) => {}

@@ -30,7 +30,7 @@ const MARK: &str = "= ";
 
 const WRITE_MAX: u32 = 128 << 10;
 
-/// Two names of the same content. Closing a descriptor of the second sends the server no request,
+/// Two names of the same content. Closing a descriptor of the second does not wait for the server,
 /// so that a process can end while the server does not answer.
 const FILE: u64 = 2;
 const UNFLUSHED: u64 = 3;
@@ -89,7 +89,8 @@ impl Disk {
         self.folder.join("file")
     }
 
-    /// The same content, in a file whose descriptors are closed without a request to the server.
+    /// The same content, in a file whose close does not wait for the server: the kernel sends no
+    /// FLUSH, and does not wait for the answer to RELEASE.
     #[allow(dead_code, reason = "only a process that ends needs it")]
     pub fn unflushed(&self) -> PathBuf {
         self.folder.join("unflushed")
