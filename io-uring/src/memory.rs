@@ -169,10 +169,22 @@ impl Current {
         self.all().last().map(Arc::clone).expect("one from the beginning on")
     }
 
+    /// Earlier memory with these sizes, to be used again. A ring that is resized many times has
+    /// memory for each pair of sizes at most twice.
+    pub(crate) fn earlier(&self, sizes: (u32, u32)) -> Option<Arc<Memory>> {
+        let all = self.all();
+        let (_, earlier) = all.split_last()?;
+        let fits = |one: &&Arc<Memory>| (one.sq_entries, one.cq_entries) == sizes && !one.is_theirs;
+        earlier.iter().find(fits).map(Arc::clone)
+    }
+
     /// Makes `memory` the ring's present memory. The ring's lock is held.
     pub(crate) fn replace(&self, memory: Arc<Memory>) {
         let now = Arc::as_ptr(&memory).cast_mut();
-        self.all().push(memory);
+        let mut all = self.all();
+        all.retain(|one| !Arc::ptr_eq(one, &memory));
+        all.push(memory);
+        drop(all);
         self.now.store(now, Ordering::Release);
     }
 }

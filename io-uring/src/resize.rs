@@ -29,12 +29,14 @@ pub(crate) fn resize(locked: &Locked<'_>, arg: usize, count: u32) -> Result<i32,
         return Err(-libc::EINVAL);
     }
     params.flags |= core.flags & LAYOUT;
-    (params.sq_entries, params.cq_entries) = sizes(params.sq_entries, &params)?;
-    let memory = Memory::new(&params)?;
+    let sizes = sizes(params.sq_entries, &params)?;
+    (params.sq_entries, params.cq_entries) = sizes;
+    let earlier = core.memory.earlier(sizes).filter(|_| !core.has(setup::NO_MMAP));
+    let memory = earlier.map_or_else(|| Memory::new(&params).map(Arc::new), Ok)?;
     put_offsets(&mut params, &memory);
     // SAFETY: the call's argument, which is the program's.
     unsafe { user::write(arg, params) }?;
     memory.take_over(&core.memory)?;
-    core.memory.replace(Arc::new(memory));
+    core.memory.replace(memory);
     Ok(0)
 }

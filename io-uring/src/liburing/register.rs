@@ -45,7 +45,6 @@ registers! {
     _io_uring_register_napi(ring, at) NAPI(at, 1);
     _io_uring_unregister_napi(ring, at) UNREGISTER_NAPI(at, 1);
     _io_uring_register_clock(ring, at) CLOCK(at, 0);
-    _io_uring_resize_rings(ring, at) RESIZE_RINGS(at, 1);
     _io_uring_register_region(ring, at) MEM_REGION(at, 1);
     _io_uring_register_ifq(ring, at) ZCRX_IFQ(at, 1);
     _io_uring_register_zcrx_ctrl(ring, at) ZCRX_CTRL(at, 0);

@@ -3,12 +3,13 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 
 use uringlet::front::memory::accessible_now;
 
 use super::register::_io_uring_unregister_ring_fd;
-use super::{APP_MEM, EINVAL, REG_RING, RingAt, address, in_memory, keep_errno};
-use crate::abi::{self, Params, Uring, setup};
+use super::{APP_MEM, EINVAL, REG_RING, RingAt, address, in_memory, keep_errno, word};
+use crate::abi::{self, Params, Uring, register, setup};
 use crate::{sys, syscall};
 
 /// # Safety
@@ -181,7 +182,9 @@ pub(super) unsafe fn point(
         ((*sq).kflags, (*sq).kdropped) = (in_sq(sq_off.flags), in_sq(sq_off.dropped));
         (*sq).array = if has_array { in_sq(sq_off.array) } else { null_mut() };
         ((*sq).sqes, (*sq).ring_sz, (*sq).ring_ptr) = (sqes, sq_size, sq_ring);
-        ((*sq).ring_mask, (*sq).ring_entries) = (*(*sq).kring_mask, *(*sq).kring_entries);
+        // From the parameters: others who map the ring's memory may overwrite the sizes there.
+        ((*sq).ring_mask, (*sq).ring_entries) =
+            (params.sq_entries.wrapping_sub(1), params.sq_entries);
         (*sq).sqes_sz = sqes_size as u32;
         let cq = &raw mut (*ring).cq;
         ((*cq).khead, (*cq).ktail) = (in_cq(cq_off.head), in_cq(cq_off.tail));
@@ -191,9 +194,62 @@ pub(super) unsafe fn point(
         (*cq).kflags = if cq_off.flags == 0 { null_mut() } else { in_cq(cq_off.flags) };
         (*cq).cqes = cq_ring.add(cq_off.cqes as usize);
         ((*cq).ring_sz, (*cq).ring_ptr) = (cq_size, cq_ring);
-        ((*cq).ring_mask, (*cq).ring_entries) = (*(*cq).kring_mask, *(*cq).kring_entries);
+        ((*cq).ring_mask, (*cq).ring_entries) =
+            (params.cq_entries.wrapping_sub(1), params.cq_entries);
         (*ring).flags = params.flags;
     }
+}
+
+/// # Safety
+/// As io_uring_resize_rings(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_resize_rings(ring: RingAt, params: *mut Params) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if ring.has(setup::NO_MMAP) {
+            return EINVAL;
+        }
+        ((*params).sq_off, (*params).cq_off) = Default::default();
+        let mut answer = ring.register(register::RESIZE_RINGS, address(params), 1);
+        if answer >= 0 {
+            answer = map_again(ring, params);
+        }
+        // As the original: the parameters can be used for the next call.
+        (*params).flags = 0;
+        answer
+    }
+}
+
+/// Maps the new memory of a ring that was resized, in the place of the old.
+///
+/// # Safety
+/// The ring was made, and `params` are the answer.
+unsafe fn map_again(ring: RingAt, params: *const Params) -> c_int {
+    let mut new = std::mem::MaybeUninit::<Uring>::zeroed();
+    // SAFETY: the caller's contract; all pointers of the old memory are replaced.
+    unsafe {
+        let new = new.as_mut_ptr();
+        let answer = _io_uring_queue_mmap((*ring.0).ring_fd, params, new);
+        if answer < 0 {
+            return answer;
+        }
+        let (old_sq, old_cq) = (&raw mut (*ring.0).sq, &raw mut (*ring.0).cq);
+        sys::unmap((*old_sq).sqes, (*old_sq).sqes_sz as usize);
+        sys::unmap((*old_sq).ring_ptr, (*old_sq).ring_sz);
+        if (*old_cq).ring_ptr != (*old_sq).ring_ptr {
+            sys::unmap((*old_cq).ring_ptr, (*old_cq).ring_sz);
+        }
+        let sq = &raw mut (*new).sq;
+        ((*sq).sqe_head, (*sq).sqe_tail) = ((*old_sq).sqe_head, (*old_sq).sqe_tail);
+        // The sizes in the ring's memory may be overwritten by others who map it.
+        let entries = if (*sq).array.is_null() { 0 } else { (*params).sq_entries };
+        for index in 0..entries {
+            word((*sq).array.add(index as usize)).store(index, Ordering::Relaxed);
+        }
+        old_sq.write(sq.read());
+        old_cq.write((&raw const (*new).cq).read());
+    }
+    0
 }
 
 /// # Safety

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <sys/syscall.h>
 
-enum { CLONE = 30, QUERY = 35, REGISTERED = 1, REPLACE = 2, NO_IOWAIT = 1 << 17 };
+enum { CLONE = 30, RESIZE = 33, QUERY = 35, REGISTERED = 1, REPLACE = 2, NO_IOWAIT = 1 << 17 };
 
 static struct io_uring from, to;
 static char memory[2][64];
@@ -94,6 +94,53 @@ static void queries(void)
            (data[1] & 0xffff) == 0xffff);
 }
 
+static void begin_deferred(struct io_uring *ring)
+{
+    struct io_uring_params how = { .flags = IORING_SETUP_SINGLE_ISSUER | 1 << 13 };
+    MUST(io_uring_queue_init_params(4, ring, &how) == 0);
+}
+
+/* Does a resize return where the index array is? Linux 6.18 does not. */
+static bool tells_array(void)
+{
+    struct io_uring_params sizes = { .sq_entries = 8 };
+    struct io_uring ring;
+    begin_deferred(&ring);
+    MUST(register_(ring.ring_fd, RESIZE, &sizes, 1) == 0);
+    io_uring_queue_exit(&ring);
+    return sizes.sq_off.array != 0;
+}
+
+/* Without the function, or an array, the ring keeps its sizes. */
+static void resizes(void)
+{
+    int (*resize)(struct io_uring *, struct io_uring_params *);
+    resize = tells_array() ? dlsym(RTLD_DEFAULT, "io_uring_resize_rings") : NULL;
+    struct io_uring ring;
+    begin_deferred(&ring);
+    for (unsigned long long round = 0; round < 100; round++) {
+        struct io_uring_params sizes = { .sq_entries = 4 << round % 3 };
+        int answer = resize ? resize(&ring, &sizes) : 0;
+        unsigned long long sum = 0;
+        for (int at = 0; at < 4; at++) {
+            struct io_uring_sqe *sqe = entry(&ring, 0);
+            sqe->opcode = IORING_OP_NOP;
+            sqe->user_data = 4 * round + at;
+        }
+        MUST(io_uring_submit_and_wait(&ring, 4) == 4 && io_uring_cq_ready(&ring) == 4);
+        for (int at = 0; at < 4; at++) {
+            struct io_uring_cqe *cqe;
+            MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+            sum += cqe->user_data;
+            io_uring_cqe_seen(&ring, cqe);
+        }
+        if (answer || sum != 16 * round + 6)
+            printf("round %llu: %d, sum %llu\n", round, answer, sum);
+    }
+    printf("resized\n");
+    io_uring_queue_exit(&ring);
+}
+
 int main(void)
 {
     unsigned asked[8] = { 0 };
@@ -109,6 +156,7 @@ int main(void)
     clones();
     waits();
     queries();
+    resizes();
     io_uring_queue_exit(&from);
     io_uring_queue_exit(&to);
 }
