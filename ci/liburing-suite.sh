@@ -4,7 +4,7 @@
 #
 # Fetches Debian's source package (nothing of it is kept in the repository). Builds its tests twice,
 # with its own library and against the drop-in, and runs each with a time limit. Without a TEST,
-# newer tests of polls, tags, drains and deferred work follow, from Debian's unstable release.
+# newer tests of polls, tags, drains, deferred work and resizes follow, from Debian unstable.
 # --newest runs only these newer tests, or the TESTs of that release. FOLDER is the scratch folder
 # (target/liburing-suite by default), PROFILE the build of the drop-in (release by default). LIMIT
 # is the number of seconds for each test (60, --newest 240). The drop-in may take ten times the
@@ -72,12 +72,23 @@ build_tests() {
     local to="$1" source="$2" name
     shift 2
     mkdir -p -- "$to"
+    # A function that only the static library has, for a test that unmaps rings.
+    cat >"$to/static-only.c" <<'END'
+#include <liburing.h>
+#include <sys/mman.h>
+__attribute__((weak)) void io_uring_unmap_rings(struct io_uring_sq *sq, struct io_uring_cq *cq)
+{
+    munmap(sq->ring_ptr, sq->ring_sz);
+    if (cq->ring_ptr != sq->ring_ptr)
+        munmap(cq->ring_ptr, cq->ring_sz);
+}
+END
     for name in "${tests[@]}"; do
         [[ -x "$to/$name" ]] && continue
         cc -O1 -g -w -D_GNU_SOURCE -D__SANE_USERSPACE_TYPES__ \
             -DLIBURING_BUILD_TEST -I"$source/src/include" \
             -include "$source/config-host.h" -o "$to/$name" \
-                "$source/test/$name.c" "$source/test/helpers.c" \
+                "$source/test/$name.c" "$source/test/helpers.c" "$to/static-only.c" \
             "$@" -lpthread 2>"$to/$name.log" || echo "not built: $name ($to/$name.log)" >&2
     done
 }
@@ -134,7 +145,8 @@ mapfile -t tests < <(cd -- "$source/test" && grep -lE '(^|[^_a-z])main\(' -- *.c
 chosen=("$@")
 if ((${#chosen[@]} == 0 && is_newest)); then
     mapfile -t chosen < <(printf '%s\n' "${tests[@]}" | grep -xE \
-        'rsrc_tags|link_drain|eploop|evloop|poll|poll-mshot-.*|defer-taskrun|timeout')
+        -e 'rsrc_tags|link_drain|eploop|evloop|poll|poll-mshot-.*|defer-taskrun|timeout' \
+        -e 'resize-rings|ring-query')
 fi
 if ((is_newest)); then tests=("${chosen[@]}" exec-target); fi
 ((${#chosen[@]})) || chosen=("${tests[@]}")
