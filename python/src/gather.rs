@@ -21,7 +21,7 @@ struct Round {
 }
 
 impl Round {
-    /// Subtracts a number of requests from those that are still awaited. True: none is left.
+    /// Subtracts this number of requests from the number awaited. True: none is left.
     fn less(&self, by: usize) -> bool {
         self.left.fetch_sub(by, Ordering::AcqRel) == by
     }

@@ -1,4 +1,4 @@
-//! Finds the drop-ins: relative to the executable, or among those that the command carries.
+//! Finds the drop-ins: relative to the executable, or the copies that the command carries.
 
 use crate::embed;
 use anyhow::{Context as _, Result, bail};

@@ -526,9 +526,6 @@ impl Instance {
             expected |= expect != Expect::Nothing;
             request.fast =
                 route == Route::Inline && !stream && !may_hang && self.executes_fast(&request);
-            if route == Route::Kernel {
-                self.lanes.kernel.note_next(&request);
-            }
             match route {
                 Route::Stream => self.wait_for_descriptor(request),
                 Route::Null => batches[Route::Null as usize].push(request.into_index()),
@@ -588,7 +585,11 @@ impl Instance {
         };
         match router::thread_to_call(route, &now) {
             Call::HandOver if self.hands_over_at_once() => self.hand_over_at_once(),
-            Call::Nobody if route == Route::Kernel && self.lanes.kernel.is_worth_a_call() => {
+            Call::Nobody
+                if route == Route::Kernel
+                    && waiters_come
+                    && self.lanes.kernel.is_worth_a_call() =>
+            {
                 self.hand_over_early();
             }
             call => self.call(call),

@@ -208,7 +208,7 @@ pub struct Figure {
     /// Only a timed run has this figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyFigure>,
-    /// The engines that uringlet chose, and those that were refused; `None` for a native engine.
+    /// The engines that uringlet chose, and the engines that were refused. `None`: a native engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_by: Option<String>,
 }

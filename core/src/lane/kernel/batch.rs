@@ -1,7 +1,5 @@
 //! How many of the queued requests go to the kernel with one call.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::KernelLane;
 use crate::request::{Request, Requests};
 use crate::router::tuning::{EARLY, TOGETHER};
@@ -44,36 +42,12 @@ pub(super) fn transfer_len(request: &Request) -> u64 {
     }
 }
 
-/// The end of the request that was queued last, and whether it follows the request before it.
-#[derive(Debug, Default)]
-pub(super) struct Last(AtomicU64);
-
-impl Last {
-    fn note(&self, begin: u64, end: u64) {
-        let follows = self.0.load(Ordering::Relaxed) >> 1 == begin;
-        self.0.store(end << 1 | u64::from(follows), Ordering::Relaxed);
-    }
-
-    fn follows(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & 1 != 0
-    }
-}
-
 impl KernelLane {
-    /// A request is about to be queued.
-    #[inline]
-    pub(crate) fn note_next(&self, request: &Request) {
-        let begin = request.sqe.off;
-        self.last.note(begin, begin.wrapping_add(transfer_len(request)));
-    }
-
     /// Is it worth handing over what is queued, although a waiter will come and do it? Yes if the
     /// kernel has fewer requests than are queued: the device may be idle before that waiter comes.
-    /// Adjacent requests are left: the waiter hands them over in halves, which the block layer
-    /// merges.
     #[inline]
     pub(crate) fn is_worth_a_call(&self) -> bool {
-        is_enough(self.queued(), self.in_flight()) && !self.last.follows() && self.can_at_once()
+        is_enough(self.queued(), self.in_flight()) && self.can_at_once()
     }
 }
 
@@ -83,7 +57,7 @@ fn is_enough(queued: usize, in_kernel: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Last, TOGETHER, at_once, follows, is_enough};
+    use super::{TOGETHER, at_once, follows, is_enough};
     use crate::request::{BATCH, CopiedIn, Iovec, Request};
     use crate::sqe::Sqe;
 
@@ -155,16 +129,5 @@ mod tests {
             }
         }
         assert_eq!(calls, [2, 2, 4, 8, 16]);
-    }
-
-    #[test]
-    fn what_follows_the_request_before_it_is_noted() {
-        let last = Last::default();
-        let noted = [(4096, 8192), (8192, 12288), (0, 512), (512, 1024), (u64::MAX, 7)];
-        let follows = noted.map(|(begin, end)| {
-            last.note(begin, end);
-            last.follows()
-        });
-        assert_eq!(follows, [false, true, false, true, false]);
     }
 }

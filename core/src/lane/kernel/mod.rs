@@ -81,7 +81,6 @@ pub(crate) struct KernelLane {
     depth: AtomicUsize,
     /// Requests were handed over without waiting, so the kernel may execute only a part of one.
     did_at_once: AtomicBool,
-    last: batch::Last,
 }
 
 /// `slots`: the context's number of slots. `room`: the maximum number of requests in the kernel.
@@ -143,7 +142,6 @@ impl KernelLane {
             only_waits: AtomicBool::new(false),
             depth: AtomicUsize::new(0),
             did_at_once: AtomicBool::new(false),
-            last: batch::Last::default(),
         })
     }
 
