@@ -43,8 +43,8 @@ impl Instance {
             let mut waiting = false;
             self.withdraw(&Withdraw::On(fds));
             self.board.free_slots().each_held(|index| {
-                let handing_over = || self.lanes.kernel.is_handing_over();
-                waiting |= self.board.slot(index).is_waiting_for(fds, handing_over);
+                let needs_number = || self.lanes.kernel.needs_numbers();
+                waiting |= self.board.slot(index).is_waiting_for(fds, needs_number);
             });
             if !waiting {
                 self.board

@@ -352,18 +352,18 @@ impl Slot {
     }
 
     /// Is the request on one of these descriptors, and does it need the number? It does if it is
-    /// not executed yet, is being executed, or is being handed to the kernel.
+    /// not executed yet, is being executed, or is with a kernel that may give it back.
     pub(crate) fn is_waiting_for(
         &self,
         fds: &RangeInclusive<i32>,
-        handing_over: impl FnOnce() -> bool,
+        needs_number: impl FnOnce() -> bool,
     ) -> bool {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::MAILBOX => true,
-                // A thread that hands over is visible to `handing_over` before it sets this phase.
+                // A thread that hands over is visible to `needs_number` before it sets this phase.
                 // So the question comes after the phase was read.
-                phase::KERNEL => handing_over(),
+                phase::KERNEL => needs_number(),
                 _ => false,
             }
     }

@@ -465,11 +465,12 @@ impl KernelLane {
         }
     }
 
-    /// Is a thread handing requests over, or has the backend kept some back? Then requests that
-    /// count as handed over may not have reached the kernel.
-    pub(crate) fn is_handing_over(&self) -> bool {
+    /// May a request that counts as handed over need its number? It may if it has not reached the
+    /// kernel, or if the kernel, which must not wait, gives it back (EAGAIN).
+    pub(crate) fn needs_numbers(&self) -> bool {
         let keeps_back = |backend: &dyn Backend| backend.keeps_back();
-        self.submitting.load(Ordering::SeqCst) > 0
+        self.did_at_once.load(Ordering::Relaxed)
+            || self.submitting.load(Ordering::SeqCst) > 0
             || self.backend.get().and_then(Option::as_deref).is_some_and(keeps_back)
     }
 
