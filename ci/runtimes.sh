@@ -77,6 +77,8 @@ fetch() {
         curl -fsS -o "$place.crate" "$address"
         sha256sum --quiet --check <<<"$commit  $place.crate"
         tar -xzf "$place.crate" -C "$place.partial" --strip-components=1
+        # Otherwise cargo looks for a workspace in the folders above.
+        echo '[workspace]' >>"$place.partial/Cargo.toml"
     else
         git init -q -- "$place.partial"
         git -C "$place.partial" fetch -q --depth 1 -- "$address" "$commit"

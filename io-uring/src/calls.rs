@@ -155,6 +155,11 @@ impl Call {
         matches!(self, Self::Socket { socket, .. } if socket.uses_buffer(result))
     }
 
+    /// Does the completion say that the socket has more (`IORING_CQE_F_SOCK_NONEMPTY`)?
+    pub(crate) fn tells_more(&self) -> bool {
+        matches!(self, Self::Socket { socket, .. } if socket.tells_more())
+    }
+
     pub(crate) fn run(&self) -> i32 {
         loop {
             let result = self.run_once();

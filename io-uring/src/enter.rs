@@ -134,8 +134,7 @@ unsafe fn enter_ring(
     }
     if flags & enter::GETEVENTS == 0 {
         core.look_for_untried();
-        // If every request has ended, there is nothing to look for.
-        if count > 0 && core.has_requests() {
+        if count > 0 {
             poll(&ring);
         }
         ring.core.freshen();
@@ -167,8 +166,11 @@ unsafe fn enter_ring(
     }
 }
 
-/// Executes requests that need not wait.
+/// Executes requests that need not wait. If every request has ended, there is nothing to look for.
 fn poll(ring: &Ring) {
+    if !ring.core.has_requests() {
+        return;
+    }
     let _entered = ring.core.entered();
     ring.instance().inspect(|engine| engine.poll());
 }

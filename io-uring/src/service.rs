@@ -23,7 +23,7 @@ mod seat;
 mod stays;
 
 use self::groups::{ALWAYS, COMES, Found, Groups, Member, SEVERAL};
-pub(crate) use self::groups::{Events, Watch, Watcher};
+pub(crate) use self::groups::{Events, REPORTED, Watch, Watcher};
 use self::seat::Seat;
 
 #[derive(Debug, Default)]
@@ -389,12 +389,15 @@ impl Service {
         let mut after = Vec::new();
         let mut events = lock(&self.takes);
         events.resize(EVENTS, libc::epoll_event { events: 0, u64: 0 });
-        let Ok(epoll) = self.lock().epoll() else { return after };
         // Each group has at most one event, so that this number of rounds is enough.
         for _ in 0..=self.live.load(Ordering::Relaxed) / EVENTS {
+            let mut state = self.lock();
+            let (epoll, changes) = (state.epoll(), state.changes);
+            drop(state);
+            let Ok(epoll) = epoll else { return after };
             let count = sys::epoll_wait_now(epoll, &mut events);
             let events = &events[..usize::try_from(count).unwrap_or(0)];
-            let found = self.happened(events, passed.take());
+            let found = self.happened((events, changes), passed.take());
             after.extend(found.0.into_iter().map(|(watcher, events)| watcher.on_polls(events)));
             self.tells.store(false, Ordering::Release);
             if events.len() < EVENTS {
@@ -404,10 +407,17 @@ impl Service {
         after
     }
 
-    fn happened(&self, events: &[libc::epoll_event], passed: Option<(i32, u32)>) -> Found {
+    /// Finds the polls that events are for. `changes` is the value of `Groups::changes` before the
+    /// epoll has reported the events.
+    fn happened(
+        &self,
+        (events, changes): (&[libc::epoll_event], u64),
+        passed: Option<(i32, u32)>,
+    ) -> Found {
         let (mut found, mut state) = (Found::default(), self.lock());
+        let reported = if state.changes == changes { REPORTED } else { 0 };
         for event in events {
-            state.happened(event.u64, event.events, &mut found);
+            state.happened(event.u64, event.events | reported, &mut found);
         }
         state.were_taken();
         if let Some((fd, seen)) = passed
@@ -440,7 +450,8 @@ mod tests {
         fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()> {
             Box::new(move || {
                 let sender = lock(&self.0);
-                events.into_iter().for_each(|event| _ = sender.send(event));
+                let without = |(key, seen): (u64, u32)| (key, seen & !REPORTED);
+                events.into_iter().for_each(|event| _ = sender.send(without(event)));
             })
         }
     }

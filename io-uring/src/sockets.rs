@@ -15,12 +15,18 @@ use crate::{service, user};
 
 mod bundle;
 mod messages;
+mod rest;
 
 use self::bundle::Bundle;
 pub(crate) use self::messages::{Header, Message};
+use self::rest::Known;
+pub(crate) use self::rest::Rest;
 
 /// The longest name of a socket (`struct sockaddr_storage`).
 pub(crate) const NAME_MAX: usize = 128;
+
+/// The events that a receive waits for.
+const RECEIVES: i16 = libc::POLLIN | libc::POLLRDHUP;
 
 /// The name of a socket, copied at submit. Empty: none.
 pub(crate) type Name = Box<[u8]>;
@@ -48,14 +54,6 @@ pub(crate) enum Ask {
         protocol: i32,
     },
     Other(Arc<dyn Attempt>),
-}
-
-/// What is known of the data that follows a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
-    Unknown,
-    Nothing,
-    More,
 }
 
 /// A call on a socket, and its progress.
@@ -88,8 +86,12 @@ pub(crate) struct Socket {
     lacks_buffer: AtomicI32,
     /// The address and the length of the buffer for the next try.
     buffer: [AtomicU64; 2],
+    /// The completion says whether the socket has more: RECV, RECVMSG and ACCEPT.
+    pub(crate) tells_rest: bool,
     /// What is known about the data after a completion: a [`Rest`].
     rest: AtomicU32,
+    /// What is asked of the socket for that is known before it is asked: a [`Known`].
+    known: Known,
     /// The number of completions so far, without those after which no data was left.
     rounds: AtomicU32,
     /// The present completion of a multishot call is its last one.
@@ -115,7 +117,9 @@ impl Socket {
             polls_first: false,
             goes_on: false,
             is_aside: false,
+            tells_rest: false,
             rest: AtomicU32::new(0),
+            known: Known::default(),
             rounds: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             selects: false,
@@ -141,7 +145,8 @@ impl Socket {
             Ask::Transfer(_) if self.flags & libc::MSG_OOB != 0 => libc::POLLPRI,
             // No event is asked for: errors are always reported.
             Ask::Transfer(_) if self.flags & libc::MSG_ERRQUEUE != 0 => 0,
-            Ask::Transfer(_) | Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
+            Ask::Transfer(_) => RECEIVES,
+            Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
             Ask::Other(other) => other.events(),
             _ => libc::POLLOUT,
         }
@@ -258,40 +263,9 @@ impl Socket {
         self.goes_on && result >= least && !self.ended.load(Ordering::Relaxed)
     }
 
-    /// What is known about the data that follows.
-    pub(crate) fn rest(&self) -> Rest {
-        match self.rest.load(Ordering::Relaxed) {
-            0 => Rest::Unknown,
-            1 => Rest::Nothing,
-            _ => Rest::More,
-        }
-    }
-
     /// Counts a completion. Returns the number of counted completions.
     pub(crate) fn rounds(&self) -> u32 {
         self.rounds.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// What is known of the data that follows. For streams, the kernel is asked for its size. After
-    /// a READ, the answer `Nothing` makes the next read wait for an event.
-    fn look_for_rest(&self, fd: i32) -> Rest {
-        const KNOWN: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
-        let option = |which| sockets::option(fd, which).unwrap_or(-1);
-        if self.is_read() {
-            return Rest::Nothing;
-        }
-        if self.commits() {
-            return Rest::Unknown;
-        }
-        let is_stream = option(libc::SO_TYPE) == libc::SOCK_STREAM;
-        if self.gives_up || !is_stream || !KNOWN.contains(&option(libc::SO_DOMAIN)) {
-            return Rest::Unknown;
-        }
-        match sockets::readable(fd) {
-            0 => Rest::Nothing,
-            1.. => Rest::More,
-            _ => Rest::Unknown,
-        }
     }
 
     /// The wait in a separate thread, if the call needs one.
@@ -302,7 +276,7 @@ impl Socket {
     /// Is it a receive that may wait for an event of its socket before it is tried?
     pub(crate) fn may_be_left_untried(&self) -> bool {
         let receives = matches!(&self.ask, Ask::Transfer(message) if !message.is_send);
-        receives && self.events() == libc::POLLIN && !self.gives_up && !self.selects
+        receives && self.events() == RECEIVES && !self.gives_up && !self.selects
     }
 
     /// What is sent, or received.
@@ -334,10 +308,6 @@ impl Socket {
             service::look(fd);
         }
         let tried = self.attempt(fd, false);
-        if self.goes_on && matches!(tried, Tried::Done(1..)) {
-            self.misses.store(0, Ordering::Relaxed);
-            self.rest.store(self.look_for_rest(fd) as u32, Ordering::Relaxed);
-        }
         if matches!(tried, Tried::Done(1..)) {
             service::went_through(fd, if is_send { WRITABLE } else { READABLE } as u32);
         }
@@ -390,6 +360,17 @@ impl Socket {
     }
 
     fn attempt(&self, fd: i32, may_wait: bool) -> Tried {
+        let tried = self.call(fd, may_wait);
+        if let Tried::Done(result @ 0..) = tried
+            && (self.goes_on || self.tells_rest)
+        {
+            self.misses.store(0, Ordering::Relaxed);
+            self.note_rest(fd, result);
+        }
+        tried
+    }
+
+    fn call(&self, fd: i32, may_wait: bool) -> Tried {
         let result = match &self.ask {
             Ask::Transfer(message) => return self.transfer(message, fd, may_wait),
             Ask::Read { offset, .. } => return self.read(fd, *offset, may_wait),

@@ -118,6 +118,7 @@ fn message(fields: &Fields, message: Message) -> Made {
     (socket.selects, socket.bundle) = (selects(fields), bundles.then(Default::default));
     (socket.gives_up, socket.goes_on) = (gives_up, goes_on);
     socket.bytes_left = bytes_left.into();
+    socket.tells_rest = matches!(fields.opcode(), op::RECV | op::RECVMSG);
     socket.polls_first = has(messages::POLL_FIRST);
     socket.is_uncopied = has_notice;
     socket.buffer_index = has(messages::FIXED_BUFFER).then(|| fields.buf_index());
@@ -202,6 +203,7 @@ fn accept(fields: &Fields) -> Made {
     let mut socket = Socket::new(ask, fields.op_flags() as i32);
     (socket.gives_up, socket.polls_first) = (has(accepts::DONTWAIT), has(accepts::POLL_FIRST));
     (socket.goes_on, socket.is_aside) = (has(accepts::MULTISHOT), fields.slot().is_some());
+    socket.tells_rest = true;
     made(fields, socket)
 }
 

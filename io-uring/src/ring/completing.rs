@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::state::{Locked, State};
 use super::types::Stage;
-use crate::abi::{self, CQE_MORE, CQE_NOTICE, Cqe, iosqe, op, setup};
+use crate::abi::{self, CQE_MORE, CQE_NONEMPTY, CQE_NOTICE, Cqe, iosqe, op, setup};
+use crate::calls::Call;
 use crate::chains::{NONE, Step};
 use crate::completions::Queue as _;
 use crate::memory::Word;
@@ -85,10 +86,13 @@ impl Locked<'_> {
         let skips = request.flags & iosqe::CQE_SKIP != 0 && !failed;
         let breaks = failed && request.flags & iosqe::HARDLINK == 0;
         let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
-        let uses_buffer = request.call.as_deref().is_some_and(|call| call.uses_buffer(result));
+        let call = request.call.as_deref();
+        let uses_buffer = call.is_some_and(|call| call.uses_buffer(result));
+        let has_more = result >= 0 && call.is_some_and(Call::tells_more);
         let (timeout, mut next, key) = (request.timeout, request.next, self.key(at));
         let flags = flags | self.settle_buffer(at, uses_buffer.then_some(result));
         let flags = flags | if self.request(at).notice.is_some() { CQE_MORE } else { 0 };
+        let flags = flags | if has_more { CQE_NONEMPTY } else { 0 };
         let cqe = Cqe { user_data, res: result, flags };
         self.post_end(at, (!skips).then_some(cqe), opcode == op::TIMEOUT);
         if !self.state.held.is_empty() {

@@ -193,7 +193,7 @@ impl Locked<'_> {
             self.finish(at, result, 0);
             return true;
         }
-        let more = if socket.rest() == Rest::More { CQE_NONEMPTY } else { 0 };
+        let more = if socket.tells_more() { CQE_NONEMPTY } else { 0 };
         let flags = CQE_MORE | more | self.settle_buffer(at, Some(result));
         let user_data = self.request(at).user_data;
         self.post(Cqe { user_data, res: result, flags }, false);
@@ -232,16 +232,17 @@ impl Locked<'_> {
         }
     }
 
-    /// The socket of a request is ready. False: the request is on none.
-    pub(super) fn socket_is_ready(&mut self, at: u32) -> bool {
+    /// The socket of a request is ready, with these events. False: the request is on none.
+    pub(super) fn socket_is_ready(&mut self, at: u32, seen: u32) -> bool {
         let request = self.request(at);
-        let is_socket = matches!(request.call.as_deref(), Some(Call::Socket { .. }));
-        if is_socket && matches!(request.stage, Stage::Poll(_)) {
+        let Some(Call::Socket { socket, .. }) = request.call.as_deref() else { return false };
+        if matches!(request.stage, Stage::Poll(_)) {
+            socket.sees(seen);
             self.try_socket(at);
         } else if let Some(edges) = &mut request.edges {
             edges.again = true;
         }
-        is_socket
+        true
     }
 
     /// A cancel has found a request that was being tried. Returns the present stage of the request.

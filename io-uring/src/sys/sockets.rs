@@ -108,6 +108,30 @@ pub(crate) fn readable(fd: i32) -> i32 {
     if answer < 0 { answer } else { value }
 }
 
+pub(crate) fn is_tcp(fd: i32) -> bool {
+    option(fd, libc::SO_PROTOCOL)
+        .is_ok_and(|it| [libc::IPPROTO_TCP, libc::IPPROTO_MPTCP].contains(&it))
+}
+
+/// ioctl(SIOCATMARK): is urgent data the next to be received, or was it received out of band?
+pub(crate) fn is_at_mark(fd: i32) -> bool {
+    const SIOCATMARK: u32 = 0x8905;
+    let mut value: c_int = 0;
+    // SAFETY: a place for the number.
+    let answer = unsafe { call!(ioctl, fd, SIOCATMARK, &raw mut value) as i32 };
+    answer >= 0 && value != 0
+}
+
+/// Has the other side of a connection of TCP sent its end (FIN)?
+pub(crate) fn has_ended(fd: i32) -> bool {
+    /// ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2 and LISTEN of `tcpi_state` (tcp(7)).
+    const BEFORE: [u8; 6] = [1, 2, 3, 4, 5, 10];
+    let mut state = 0u8;
+    let at = (&raw mut state).expose_provenance() as u64;
+    let len = get_option(fd, (libc::IPPROTO_TCP, libc::TCP_INFO), at, 1);
+    len == 1 && !BEFORE.contains(&state)
+}
+
 /// ioctl(FIONBIO).
 pub(crate) fn set_nonblocking(fd: i32, on: bool) {
     let value = c_int::from(on);

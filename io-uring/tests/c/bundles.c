@@ -56,7 +56,7 @@ static void told(const char *what, int count)
         struct io_uring_cqe *cqe;
         MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
         printf("%s: %llu gives %d, flags %x\n", what, (unsigned long long)cqe->user_data, cqe->res,
-               cqe->flags & ~IORING_CQE_F_SOCK_NONEMPTY);
+               cqe->flags);
         io_uring_cqe_seen(&ring, cqe);
     }
     printf("%s: %u more, head %d\n", what, io_uring_cq_ready(&ring), head(GROUP));

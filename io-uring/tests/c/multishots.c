@@ -46,7 +46,7 @@ static struct io_uring_sqe *request(int opcode, int fd, int priority, unsigned l
 
 static void show(const char *what, struct io_uring_cqe *cqe)
 {
-    unsigned flags = cqe->flags & ~(unsigned)IORING_CQE_F_SOCK_NONEMPTY;
+    unsigned flags = cqe->flags;
     int is_new = cqe->user_data >= 100 && cqe->user_data < 200 && cqe->res > 0;
     printf("%s: %llu gives %d, flags %x", what, (unsigned long long)cqe->user_data,
            is_new ? 99 : cqe->res, flags);
@@ -292,7 +292,7 @@ static void messages(void)
         for (int at = 0; at < 3; at++) {
             struct io_uring_cqe *cqe;
             MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
-            printf("%d: gives %d, flags %x", kind, cqe->res, cqe->flags & ~4u);
+            printf("%d: gives %d, flags %x", kind, cqe->res, cqe->flags);
             if (cqe->res >= 16) {
                 unsigned *out = (unsigned *)memory[cqe->flags >> 16];
                 printf(", %u %u %u %x, %.7s", out[0], out[1], out[2], out[3],

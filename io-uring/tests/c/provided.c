@@ -40,7 +40,7 @@ static void results(const char *what, int count)
     for (int at = 0; at < count; at++) {
         struct io_uring_cqe *cqe;
         MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
-        unsigned flags = cqe->flags & ~(unsigned)IORING_CQE_F_SOCK_NONEMPTY;
+        unsigned flags = cqe->flags;
         printf("%s: %llu gives %d, flags %x", what, (unsigned long long)cqe->user_data, cqe->res,
                flags);
         if (flags & IORING_CQE_F_BUFFER && cqe->res > 0 && flags >> 16 < COUNT)

@@ -1,0 +1,121 @@
+//! What follows a completion: more data, a further connection, or nothing yet.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Ask, Message, RECEIVES, Socket};
+use crate::service::REPORTED;
+use crate::sys::{self, sockets};
+
+/// What is known of the data that follows a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Unknown,
+    Nothing,
+    More,
+}
+
+impl Socket {
+    /// What is known about the data that follows.
+    pub(crate) fn rest(&self) -> Rest {
+        match self.rest.load(Ordering::Relaxed) {
+            0 => Rest::Unknown,
+            1 => Rest::Nothing,
+            _ => Rest::More,
+        }
+    }
+
+    /// Does the completion say that the socket has more?
+    pub(crate) fn tells_more(&self) -> bool {
+        self.tells_rest && self.rest() == Rest::More
+    }
+
+    /// Notes what follows a completion with this result. A multishot that does not wait is tried
+    /// until it fails.
+    pub(super) fn note_rest(&self, fd: i32, result: i32) {
+        let rest = match &self.ask {
+            // The next read waits for an event.
+            Ask::Read { .. } => Rest::Nothing,
+            Ask::Accept { .. } if sys::poll_now(fd, libc::POLLIN) == 0 => Rest::Nothing,
+            Ask::Accept { .. } if sockets::is_tcp(fd) => Rest::More,
+            Ask::Transfer(message) if !message.is_send => self.rest_of(message, fd, result),
+            _ => Rest::Unknown,
+        };
+        let is_tried = self.gives_up && rest == Rest::Nothing && !self.is_read();
+        let rest = if is_tried { Rest::Unknown } else { rest };
+        self.rest.store(rest as u32, Ordering::Relaxed);
+    }
+
+    /// What follows a receive with this result: the kernel says so of streams of TCP, whose end
+    /// counts as data, and of Unix sockets.
+    fn rest_of(&self, message: &Message, fd: i32, result: i32) -> Rest {
+        if self.flags & libc::MSG_ERRQUEUE != 0 {
+            return Rest::Unknown;
+        }
+        let picked = self.buffer[1].load(Ordering::Relaxed) as usize;
+        let len = match &self.bundle {
+            _ if !self.selects => message.len(None),
+            None => picked,
+            Some(bundle) => message.len(Some(&bundle.parts())),
+        };
+        let goes_on = self.known.is_open.swap(false, Ordering::Relaxed);
+        // A stream that gives less than it was asked for is empty.
+        let is_short = (result as usize) < len && self.flags & libc::MSG_PEEK == 0;
+        let left = if is_short { 0 } else { sockets::readable(fd) };
+        let is_urgent = self.flags & libc::MSG_OOB != 0;
+        let events = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
+        if left == 0 && !is_urgent && (goes_on || sys::poll_now(fd, events) == 0) {
+            // A multishot on a socket of another kind is tried again.
+            let is_known = !self.goes_on || self.known.stream(fd).is_some();
+            return if is_known { Rest::Nothing } else { Rest::Unknown };
+        }
+        let has_more = || match left {
+            0 => sockets::readable(fd) > 0,
+            left => left > 0,
+        };
+        let has_ended = || sockets::is_at_mark(fd) || sockets::has_ended(fd);
+        match self.known.stream(fd) {
+            Some(Stream::Unix) if is_urgent => Rest::Unknown,
+            Some(_) if has_more() => Rest::More,
+            Some(Stream::Tcp) if has_ended() => Rest::More,
+            Some(_) => Rest::Nothing,
+            None => Rest::Unknown,
+        }
+    }
+
+    /// The socket is ready, with these events.
+    pub(crate) fn sees(&self, events: u32) {
+        const OTHERS: u32 =
+            (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLPRI) as u32;
+        let is_open = events & REPORTED != 0 && events & OTHERS == 0 && self.events() == RECEIVES;
+        self.known.is_open.store(is_open, Ordering::Relaxed);
+    }
+}
+
+/// What is known of a socket before its next receive.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The event for this receive says that the other side had not ended.
+    is_open: AtomicBool,
+    /// The answer of [`stream`](Self::stream), once it was asked for.
+    stream: OnceLock<Option<Stream>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    Tcp,
+    Unix,
+}
+
+impl Known {
+    fn stream(&self, fd: i32) -> Option<Stream> {
+        *self.stream.get_or_init(|| match sockets::option(fd, libc::SO_TYPE) {
+            Ok(libc::SOCK_STREAM) if sockets::is_tcp(fd) => Some(Stream::Tcp),
+            Ok(libc::SOCK_STREAM) => {
+                let is_unix = sockets::option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX);
+                is_unix.then_some(Stream::Unix)
+            }
+            _ => None,
+        })
+    }
+}
