@@ -114,3 +114,14 @@ fetch_liburing() {
     (cd -- "$folder/fetch" && apt-get "${apt_options[@]}" source -qq liburing)
     mv -- "$folder/fetch"/liburing-*/ "$folder/source"
 }
+
+# Fetches the original sources of Debian's source package $2, without Debian's changes, into
+# $1/source.tar. The package is that of the release $3.
+fetch_original() {
+    local folder="$1" package="$2" address sum
+    list_sources "$folder" "$3"
+    read -r address sum < <(apt-get "${apt_options[@]}" source -qq --print-uris "$package" |
+        awk -F"'" '/\.orig\.tar\./ { sub(/.*SHA256:/, "", $3); print $2, $3; exit }')
+    curl -fsS -o "$folder/source.tar" "$address"
+    sha256sum --quiet --check <<<"$sum  $folder/source.tar"
+}

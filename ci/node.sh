@@ -18,16 +18,10 @@ need timeout
 uringlet="$(uringlet_command)"
 folder="${FOLDER:-$target/node}"
 
-# Fetches the tests from the original sources, without Debian's changes.
 fetch() {
-    local address sum
-    list_sources "$folder" "$release"
-    read -r address sum < <(apt-get "${apt_options[@]}" source -qq --print-uris nodejs |
-        awk -F"'" '/\.orig\.tar\.xz/ { sub(/.*SHA256:/, "", $3); print $2, $3; exit }')
-    curl -fsS -o "$folder/source.tar.xz" "$address"
-    sha256sum --quiet --check <<<"$sum  $folder/source.tar.xz"
+    fetch_original "$folder" nodejs "$release"
     mkdir -- "$folder/partial"
-    tar -xf "$folder/source.tar.xz" -C "$folder/partial" --strip-components=1 --wildcards '*/test/*'
+    tar -xf "$folder/source.tar" -C "$folder/partial" --strip-components=1 --wildcards '*/test/*'
     mv -- "$folder/partial" "$folder/source"
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs PostgreSQL 18 on the drop-in for io_uring. Creates, fills and scans a database, kills the
 # server under load, restarts and checks it:
-# ci/postgresql.sh [--method METHOD] [--forbid SANDBOX] [--rates ROUNDS]
+# ci/postgresql.sh [--method METHOD] [--forbid SANDBOX] [--rates ROUNDS | --regression]
 #
+# With --regression, PostgreSQL's own regression tests run instead.
 # With --rates, nothing is killed. Cold scans and transactions are measured in turn with
 # PostgreSQL's own workers, with the kernel's io_uring, and with the drop-in in the sandbox.
 #
@@ -20,11 +21,17 @@ PATH="$PATH:/usr/sbin:/sbin"
 method=io_uring
 sandbox=docker
 rounds=
+regression=
 while (($# > 0)); do
     case "$1" in
     --method) method="${2:?--method: io_uring, worker or sync}" ;;
     --forbid) sandbox="${2:?--forbid: a sandbox}" ;;
     --rates) rounds="${2:?--rates: how many rounds}" ;;
+    --regression)
+        regression=1
+        shift
+        continue
+        ;;
     *) die "unknown argument $1 (--help)" ;;
     esac
     shift 2
@@ -66,6 +73,33 @@ make_base() {
         PATH=/usr/sbin:/usr/bin:/sbin:/bin apt-get install -y --no-install-recommends postgresql-18
     umount "$base/proc"
     touch -- "$base/complete"
+}
+
+# Fetches the regression tests, and builds the library that they load.
+make_regression() {
+    local include tests="$base/opt/regress"
+    [[ ! -e "$tests/complete" ]] || return 0
+    need curl
+    chroot "$base" /usr/bin/env -i DEBIAN_FRONTEND=noninteractive \
+        PATH=/usr/sbin:/usr/bin:/sbin:/bin apt-get install -y --no-install-recommends \
+        postgresql-server-dev-18 gcc libc6-dev
+    fetch_original "$target/postgresql" postgresql-18 sid
+    mkdir -p -- "$tests"
+    tar -xf "$target/postgresql/source.tar" -C "$tests" --strip-components=4 --wildcards \
+        '*/src/test/regress/*'
+    include="$(chroot "$base" "$programs/pg_config" --includedir-server)"
+    chroot "$base" gcc -O1 -fPIC -shared -I"$include" -o /opt/regress/regress.so \
+        /opt/regress/regress.c
+    touch -- "$tests/complete"
+}
+
+# Runs the regression tests on the server.
+run_regression() {
+    local files=/opt/regress
+    inside sh -c "cd $files && /usr/lib/postgresql/18/lib/pgxs/src/test/regress/pg_regress \
+        --inputdir=$files --outputdir=$place/out --bindir=$programs --dlpath=$files \
+        --max-concurrent-tests=20 --schedule=$files/parallel_schedule" | grep -v '^ok' ||
+        { cat -- "$folder/out/regression.diffs" >&2 && fail "a regression test has failed"; }
 }
 
 # Prints the process ID that is in the server's file.
@@ -198,10 +232,23 @@ compare_rates() {
     done
 }
 
+# Checks that the server has not panicked, and that its reads went through uringlet, if they should.
+requests_through() {
+    local requests
+    ! grep -q PANIC "$folder/log" || fail "the server panicked"
+    requests="$(awk '$1 == "requests" { gsub(",", "", $2); print $2; exit }' "$folder/log")"
+    if [[ "$method" == io_uring ]]; then
+        [[ -n "$requests" ]] && ((requests >= 100)) ||
+            fail "requests through uringlet: ${requests:-none}"
+    fi
+    echo "$method inside of $sandbox: ${requests:-no} requests through uringlet"
+}
+
 make_base
 trap finish EXIT
 rm -rf -- "$folder"
 mount -t proc none "$base/proc"
+[[ -z "$regression" ]] || make_regression
 mount --bind /dev "$base/dev"
 mount --bind /dev/shm "$base/dev/shm"
 mkdir -p -- "$base/opt/uringlet" "$folder"
@@ -220,6 +267,13 @@ done
 
 start
 [[ "$(sql 'SHOW io_method')" == "$method" ]] || fail "another io_method is in force"
+if [[ -n "$regression" ]]; then
+    inside mkdir "$place/out"
+    run_regression
+    stop
+    requests_through
+    exit
+fi
 inside pgbench -i -q -s "${SCALE:-20}" 2>/dev/null
 if [[ -n "$rounds" ]]; then
     stop
@@ -233,14 +287,8 @@ done
 inside pgbench -n -c 8 -T "${SECONDS_OF_LOAD:-30}" | grep -E '^(tps|number of)'
 whole
 stop
-! grep -q PANIC "$folder/log" || fail "the server panicked"
-requests="$(awk '$1 == "requests" { gsub(",", "", $2); print $2; exit }' "$folder/log")"
-if [[ "$method" == io_uring ]]; then
-    [[ -n "$requests" ]] && ((requests >= 100)) ||
-        fail "requests through uringlet: ${requests:-none}"
-fi
+requests_through
 inside pg_checksums --check -D "$place/data" | grep -E '^(Bad checksums|Blocks scanned)'
-echo "$method inside of $sandbox: ${requests:-no} requests through uringlet"
 
 start
 load_on
