@@ -58,6 +58,7 @@ excepted() {
     io-cancel | single-issuer | sqpoll-cancel-hang)
         echo "rings of other processes"
         ;;
+    fd-install) echo "registers credentials, which is refused" ;;
     pollfree) echo "starts processes, of which each sets up an engine: more CPU time" ;;
     sqpoll-sleep) echo "times the flag of a poller that is not there" ;;
     nolibc) echo "makes its calls by instructions of its own: left to the kernel" ;;
@@ -72,7 +73,7 @@ build_tests() {
     local to="$1" source="$2" name
     shift 2
     mkdir -p -- "$to"
-    # A function that only the static library has, for a test that unmaps rings.
+    # Functions that only the static library has.
     cat >"$to/static-only.c" <<'END'
 #include <liburing.h>
 #include <sys/mman.h>
@@ -81,6 +82,13 @@ __attribute__((weak)) void io_uring_unmap_rings(struct io_uring_sq *sq, struct i
     munmap(sq->ring_ptr, sq->ring_sz);
     if (cq->ring_ptr != sq->ring_ptr)
         munmap(cq->ring_ptr, cq->ring_sz);
+}
+__attribute__((weak)) int __io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
+                                                       struct io_uring_params *p, void *memory,
+                                                       size_t size)
+{
+    (void)memory, (void)size;
+    return io_uring_queue_init_params(entries, ring, p);
 }
 END
     for name in "${tests[@]}"; do

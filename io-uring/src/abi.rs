@@ -227,6 +227,8 @@ pub(crate) mod setup {
     pub(crate) const NO_MMAP: u32 = 1 << 14;
     pub(crate) const REGISTERED_FD_ONLY: u32 = 1 << 15;
     pub(crate) const NO_SQARRAY: u32 = 1 << 16;
+    /// Completions have 16 or 32 bytes each. The kernel's rings only.
+    pub(crate) const CQE_MIXED: u32 = 1 << 18;
     /// The flags that are served.
     pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
 }
@@ -260,6 +262,10 @@ pub(crate) mod sq {
 pub(crate) const CQ_EVENTFD_DISABLED: u32 = 1 << 0;
 pub(crate) const CQE_MORE: u32 = 1 << 1;
 pub(crate) const CQE_NONEMPTY: u32 = 1 << 2;
+/// Of rings with CQE_MIXED: the place before the end of the ring is no completion.
+pub(crate) const CQE_SKIP: u32 = 1 << 5;
+/// Of rings with CQE_MIXED: the completion takes two places.
+pub(crate) const CQE_WIDE: u32 = 1 << 15;
 pub(crate) const CQE_NOTICE: u32 = 1 << 3;
 /// The result of the notification of a zero-copy send whose data was copied
 /// (`IORING_NOTIF_USAGE_ZC_COPIED`).

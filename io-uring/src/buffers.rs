@@ -151,7 +151,7 @@ impl BufferGroup {
                 let left = Provided { at, len: buffer.len - here as u32, ..kept(buffer) };
                 self.show(left);
                 rest = (left.len > 0).then_some(left);
-                begins_later = here > 0 && left.len > 0;
+                begins_later = left.len > 0;
             }
             used += 1;
             if bytes == 0 && !are_full {

@@ -11,11 +11,15 @@ use crate::sys;
 /// The bytes of the two rings together and of the entries, in whole pages.
 pub(super) fn sizes(flags: u32, sq: u32, cq: u32) -> [usize; 2] {
     let page = |bytes: usize| bytes.next_multiple_of(4096);
-    let wide = |flag: u32| usize::from(flags & flag != 0);
-    let cqes = (cq as usize) * (16 << wide(setup::CQE32));
+    let wide = usize::from(flags & setup::SQE128 != 0);
     let array = if flags & setup::NO_SQARRAY == 0 { 4 * sq as usize } else { 0 };
-    let rings = page((64 + cqes).next_multiple_of(64) + array);
-    [rings, page(sq as usize * (64 << wide(setup::SQE128)))]
+    [page(array_offset(flags, cq) + array), page(sq as usize * (64 << wide))]
+}
+
+/// The offset of the index array, behind the completions.
+pub(super) fn array_offset(flags: u32, cq: u32) -> usize {
+    let wide = usize::from(flags & setup::CQE32 != 0);
+    (64 + cq as usize * (16 << wide)).next_multiple_of(64)
 }
 
 /// Makes a ring in a buffer, or in pages of its own if the buffer is null. Returns the number of

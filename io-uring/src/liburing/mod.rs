@@ -8,7 +8,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::abi::{Cqe, Params, Uring, enter, register::USE_REGISTERED_RING, setup, sq};
+use crate::abi::{
+    CQE_SKIP, CQE_WIDE, Cqe, Params, Uring, enter, register::USE_REGISTERED_RING, setup, sq,
+};
 
 mod buffers;
 mod in_memory;
@@ -131,12 +133,35 @@ impl RingAt {
     /// The first completion, or null. The original skips completions of its own timeouts, which it
     /// needs on kernels without EXT_ARG. There are none here.
     unsafe fn peek(self) -> *mut Cqe {
+        let mut first = null_mut();
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe { self.peek_some(1, |_, cqe| first = cqe) };
+        first
+    }
+
+    /// Passes up to `count` completions and their numbers. Returns how many there are.
+    unsafe fn peek_some(self, count: u32, mut take: impl FnMut(u32, *mut Cqe)) -> u32 {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
-            if self.ready() == 0 {
-                return null_mut();
+            let khead = word((*self.0).cq.khead);
+            let (head, ready) = (khead.load(Ordering::Relaxed), self.ready());
+            let (is_mixed, mut at, mut taken) = (self.has(setup::CQE_MIXED), 0, 0);
+            while at < ready && taken < count {
+                let cqe = self.cqe(head.wrapping_add(at));
+                let flags = if is_mixed { (*cqe).flags } else { 0 };
+                if flags & CQE_SKIP != 0 {
+                    // The program marks completions only as seen: this place goes when it is first.
+                    if taken > 0 {
+                        break;
+                    }
+                    khead.fetch_add(1, Ordering::Release);
+                } else {
+                    take(taken, cqe);
+                    taken += 1;
+                }
+                at += 1 + u32::from(flags & CQE_WIDE != 0);
             }
-            self.cqe(word((*self.0).cq.khead).load(Ordering::Relaxed))
+            taken
         }
     }
 

@@ -212,6 +212,11 @@ pub unsafe extern "C" fn _io_uring_resize_rings(ring: RingAt, params: *mut Param
         ((*params).sq_off, (*params).cq_off) = Default::default();
         let mut answer = ring.register(register::RESIZE_RINGS, address(params), 1);
         if answer >= 0 {
+            let offset = &mut (*params).sq_off.array;
+            if *offset == 0 && !ring.has(setup::NO_SQARRAY) {
+                // Linux 6.18 leaves the offset out.
+                *offset = in_memory::array_offset((*ring.0).flags, (*params).cq_entries) as u32;
+            }
             answer = map_again(ring, params);
         }
         // As the original: the parameters can be used for the next call.

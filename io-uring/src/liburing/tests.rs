@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::submit::_io_uring_get_sqe;
 use super::wait::_io_uring_peek_batch_cqe;
 use super::{RingAt, word};
-use crate::abi::{self, Cqe, Uring, setup};
+use crate::abi::{self, CQE_SKIP, CQE_WIDE, Cqe, Uring, setup};
 
 const ENTRIES: u32 = 4;
 
@@ -109,6 +109,20 @@ fn execute(ring: RingAt) {
     }
 }
 
+fn uring(sq: abi::Sq, cq: abi::Cq, flags: u32) -> Uring {
+    Uring {
+        sq,
+        cq,
+        flags: setup::NO_SQARRAY | flags,
+        ring_fd: -1,
+        features: 0,
+        enter_ring_fd: -1,
+        int_flags: 0,
+        pad: [0; 3],
+        pad2: 0,
+    }
+}
+
 #[test]
 fn one_thread_submits_while_another_reaps() {
     const COUNT: u32 = if cfg!(miri) { 12 } else { 1000 };
@@ -116,17 +130,8 @@ fn one_thread_submits_while_another_reaps() {
     let (mut in_sq, mut in_cq) = (new(), new());
     let mut sqes = [[0u64; 8]; ENTRIES as usize];
     let mut cqes = [Cqe::default(); ENTRIES as usize];
-    let mut ring = Uring {
-        sq: sq((&raw mut in_sq).cast(), (&raw mut sqes).cast()),
-        cq: cq((&raw mut in_cq).cast(), (&raw mut cqes).cast()),
-        flags: setup::NO_SQARRAY,
-        ring_fd: -1,
-        features: 0,
-        enter_ring_fd: -1,
-        int_flags: 0,
-        pad: [0; 3],
-        pad2: 0,
-    };
+    let sq = sq((&raw mut in_sq).cast(), (&raw mut sqes).cast());
+    let mut ring = uring(sq, cq((&raw mut in_cq).cast(), (&raw mut cqes).cast()), 0);
     let shared = Shared(RingAt(&raw mut ring));
     let submitter = std::thread::spawn(move || submit(shared.ring(), COUNT));
     let (ring, mut seen) = (shared.ring(), 0);
@@ -150,4 +155,37 @@ fn one_thread_submits_while_another_reaps() {
         unsafe { word((*ring.0).cq.khead) }.fetch_add(count, Ordering::Release);
     }
     submitter.join().unwrap();
+}
+
+#[test]
+fn completions_of_mixed_sizes_are_counted_by_their_places() {
+    let words = |tail| -> Words { [0, tail, ENTRIES - 1, ENTRIES, 0] };
+    let flags_of = |flags: [u32; ENTRIES as usize]| {
+        let at = |place: usize| Cqe { user_data: place as u64, res: 0, flags: flags[place] };
+        std::array::from_fn::<_, { ENTRIES as usize }, _>(at)
+    };
+    let (mut in_sq, mut in_cq) = (words(0), words(4));
+    let mut sqes = [[0u64; 8]; ENTRIES as usize];
+    let mut cqes = flags_of([CQE_SKIP, CQE_WIDE, 0, 0]);
+    let sq = sq((&raw mut in_sq).cast(), (&raw mut sqes).cast());
+    let cq = cq((&raw mut in_cq).cast(), (&raw mut cqes).cast());
+    let mut ring = uring(sq, cq, setup::CQE_MIXED);
+    let ring = RingAt(&raw mut ring);
+    let found = || {
+        let mut found = [null_mut::<Cqe>(); ENTRIES as usize];
+        // SAFETY: a ring with completions, and room for as many.
+        let count = unsafe { _io_uring_peek_batch_cqe(ring, found.as_mut_ptr(), ENTRIES) };
+        // SAFETY: completions of the ring.
+        let named = |&cqe: &*mut Cqe| unsafe { (*cqe).user_data };
+        found[..count as usize].iter().map(named).collect::<Vec<_>>()
+    };
+    // The place that is no completion is passed over, and marked as seen.
+    assert_eq!(found(), [1, 3]);
+    // SAFETY: a word of the ring's.
+    let head = unsafe { word((*ring.0).cq.khead) };
+    assert_eq!(head.load(Ordering::Relaxed), 1);
+    // Behind a completion, it ends the batch.
+    // SAFETY: the places of completions.
+    unsafe { ((*ring.cqe(1)).flags, (*ring.cqe(2)).flags) = (0, CQE_SKIP) };
+    assert_eq!(found(), [1]);
 }

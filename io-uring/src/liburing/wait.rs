@@ -3,9 +3,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering;
 
-use super::{EINVAL, RingAt, address, word};
+use super::{EINVAL, RingAt, address};
 use crate::abi::{self, Cqe, GetEventsArg, Timespec, enter, setup};
 
 /// The parameters of a wait.
@@ -104,12 +103,7 @@ pub unsafe extern "C" fn _io_uring_peek_batch_cqe(
             }
             ring.enter(0, 0, enter::GETEVENTS, [0, 8]);
         }
-        let count = ring.ready().min(count);
-        let head = word((*ring.0).cq.khead).load(Ordering::Relaxed);
-        for at in 0..count {
-            out.add(at as usize).write(ring.cqe(head.wrapping_add(at)));
-        }
-        count
+        ring.peek_some(count, |at, cqe| out.add(at as usize).write(cqe))
     }
 }
 
