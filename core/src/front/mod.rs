@@ -187,13 +187,14 @@ pub fn count_up(eventfd: i32) {
     eventfd::count_up(eventfd, 1);
 }
 
-/// Starts an engine thread. It blocks the program's signals, has no real-time policy and a small
-/// stack, and is named `uringlet-…`. A panic in it ends the process.
+/// Starts an engine thread that mostly waits, and runs soon after it is woken. It blocks the
+/// program's signals, has no real-time policy and a small stack, and is named `uringlet-…`. A panic
+/// in it ends the process.
 ///
 /// # Errors
 /// No thread can be made.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    threads::spawn::spawn(name, body)
+    threads::spawn::spawn(name, threads::spawn::runs_soon(body))
 }
 
 /// Is this descriptor an eventfd? One system call, if it `was_one` when last asked; else two. In

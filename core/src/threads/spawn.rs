@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use super::stacks;
 use crate::cpus::CpuSet;
 use crate::fallback_alloc::has_memory;
+use crate::router::tuning::SLICE_NS;
 use crate::sys;
 
 const STACK_BYTES: usize = 256 * 1024;
@@ -98,6 +99,20 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     });
     sys::restore_signals(mask);
     thread
+}
+
+/// What a thread does that mostly waits, so that it runs soon after it is woken. Called by the
+/// thread that starts it. Nothing is done under a seccomp filter: some filters end a process for
+/// such a call.
+pub(crate) fn runs_soon(body: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'static {
+    let status = std::fs::read_to_string("/proc/thread-self/status");
+    let is_free = status.is_ok_and(|status| status.contains("\nSeccomp:\t0\n"));
+    move || {
+        if is_free {
+            sys::shorten_slice(SLICE_NS);
+        }
+        body();
+    }
 }
 
 /// The CPUs of threads that are not placed, once some threads are placed.
