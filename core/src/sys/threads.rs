@@ -211,10 +211,16 @@ pub(crate) fn set_affinity(words: &[u64]) -> Ret {
     unsafe { call!(sched_setaffinity, 0, words.len() * 8, words.as_ptr()) }
 }
 
-/// Lets the calling thread run soon after it is woken: it gets shorter slices of its CPU than
-/// others, and so an earlier deadline (sched_setattr(2), Linux 6.12). Its share of the CPU stays
-/// the same. Earlier kernels ignore the slice.
-pub(crate) fn shorten_slice(nanoseconds: u64) {
+/// Is a seccomp filter in force for the calling thread (PR_GET_SECCOMP of prctl(2))?
+pub(crate) fn is_filtered() -> bool {
+    // SAFETY: only numbers are passed.
+    unsafe { call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) as i32 > 0 }
+}
+
+/// Gives the calling thread slices of its CPU of this length (0: the usual one). With shorter ones
+/// than others it has an earlier deadline, so it runs soon after it is woken. Its share of the CPU
+/// stays the same (sched_setattr(2), Linux 6.12). Earlier kernels ignore the slice.
+pub(crate) fn set_slice(nanoseconds: u64) {
     /// `struct sched_attr`, in its first version.
     #[derive(Default)]
     #[repr(C)]

@@ -1,6 +1,7 @@
 //! Starts the engine's threads: with their signals, scheduling policy, stack and CPUs. A placed
 //! thread is confined to the CPUs of a context's placement.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 use super::stacks;
@@ -77,7 +78,11 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     if !has_memory(STACK_BYTES + THREAD_BYTES) {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
-    let body = || {
+    let inherits = IS_SHORT.get();
+    let body = move || {
+        if inherits && !sys::is_filtered() {
+            sys::set_slice(0);
+        }
         if sys::is_real_time() {
             // The policy is inherited from the calling thread. The new thread serves all threads of
             // the program, and may run for long.
@@ -101,15 +106,18 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     thread
 }
 
-/// What a thread does that mostly waits, so that it runs soon after it is woken. Called by the
-/// thread that starts it. Nothing is done under a seccomp filter: some filters end a process for
-/// such a call.
+thread_local! {
+    /// This thread has short slices, which threads that it starts inherit.
+    static IS_SHORT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What a thread does that mostly waits, so that it runs soon after it is woken. Nothing is done
+/// under a seccomp filter: some filters end a process for such a call.
 pub(crate) fn runs_soon(body: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'static {
-    let status = std::fs::read_to_string("/proc/thread-self/status");
-    let is_free = status.is_ok_and(|status| status.contains("\nSeccomp:\t0\n"));
-    move || {
-        if is_free {
-            sys::shorten_slice(SLICE_NS);
+    || {
+        if !sys::is_filtered() {
+            sys::set_slice(SLICE_NS);
+            IS_SHORT.set(true);
         }
         body();
     }
