@@ -23,7 +23,7 @@ mod seat;
 mod stays;
 
 use self::groups::{ALWAYS, COMES, Found, Groups, Member, SEVERAL};
-pub(crate) use self::groups::{Events, REPORTED, Watch, Watcher};
+pub(crate) use self::groups::{Events, Watch, Watcher};
 use self::seat::Seat;
 
 #[derive(Debug, Default)]
@@ -112,6 +112,11 @@ pub(crate) fn watch_untried(fd: i32, watcher: Arc<dyn Watcher>, key: u64) -> Opt
     let mut state = service.lock();
     let token = state.join_untried(fd)?;
     service.enlist(state, (token, key), Member { events: COMES, watcher }).ok()
+}
+
+/// Is it known that this number is that of a Unix socket?
+pub(crate) fn is_unix(fd: i32) -> bool {
+    free(SERVICE.current()).is_some_and(|(_, mut state)| state.is_unix(fd))
 }
 
 /// Is any poll watched?
@@ -389,15 +394,12 @@ impl Service {
         let mut after = Vec::new();
         let mut events = lock(&self.takes);
         events.resize(EVENTS, libc::epoll_event { events: 0, u64: 0 });
+        let Ok(epoll) = self.lock().epoll() else { return after };
         // Each group has at most one event, so that this number of rounds is enough.
         for _ in 0..=self.live.load(Ordering::Relaxed) / EVENTS {
-            let mut state = self.lock();
-            let (epoll, changes) = (state.epoll(), state.changes);
-            drop(state);
-            let Ok(epoll) = epoll else { return after };
             let count = sys::epoll_wait_now(epoll, &mut events);
             let events = &events[..usize::try_from(count).unwrap_or(0)];
-            let found = self.happened((events, changes), passed.take());
+            let found = self.happened(events, passed.take());
             after.extend(found.0.into_iter().map(|(watcher, events)| watcher.on_polls(events)));
             self.tells.store(false, Ordering::Release);
             if events.len() < EVENTS {
@@ -407,17 +409,10 @@ impl Service {
         after
     }
 
-    /// Finds the polls that events are for. `changes` is the value of `Groups::changes` before the
-    /// epoll has reported the events.
-    fn happened(
-        &self,
-        (events, changes): (&[libc::epoll_event], u64),
-        passed: Option<(i32, u32)>,
-    ) -> Found {
+    fn happened(&self, events: &[libc::epoll_event], passed: Option<(i32, u32)>) -> Found {
         let (mut found, mut state) = (Found::default(), self.lock());
-        let reported = if state.changes == changes { REPORTED } else { 0 };
         for event in events {
-            state.happened(event.u64, event.events | reported, &mut found);
+            state.happened(event.u64, event.events, &mut found);
         }
         state.were_taken();
         if let Some((fd, seen)) = passed
@@ -450,8 +445,7 @@ mod tests {
         fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()> {
             Box::new(move || {
                 let sender = lock(&self.0);
-                let without = |(key, seen): (u64, u32)| (key, seen & !REPORTED);
-                events.into_iter().for_each(|event| _ = sender.send(without(event)));
+                events.into_iter().for_each(|event| _ = sender.send(event));
             })
         }
     }

@@ -1,8 +1,8 @@
 //! Calls on sockets: tried without waiting, and again when the socket is ready.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use uringlet::front;
 
@@ -19,14 +19,11 @@ mod rest;
 
 use self::bundle::Bundle;
 pub(crate) use self::messages::{Header, Message};
-use self::rest::Known;
 pub(crate) use self::rest::Rest;
+use self::rest::Stream;
 
 /// The longest name of a socket (`struct sockaddr_storage`).
 pub(crate) const NAME_MAX: usize = 128;
-
-/// The events that a receive waits for.
-const RECEIVES: i16 = libc::POLLIN | libc::POLLRDHUP;
 
 /// The name of a socket, copied at submit. Empty: none.
 pub(crate) type Name = Box<[u8]>;
@@ -90,8 +87,8 @@ pub(crate) struct Socket {
     pub(crate) tells_rest: bool,
     /// What is known about the data after a completion: a [`Rest`].
     rest: AtomicU32,
-    /// What is asked of the socket for that is known before it is asked: a [`Known`].
-    known: Known,
+    /// Is it a stream for which the kernel tells the rest? Asked once.
+    stream: OnceLock<Option<Stream>>,
     /// The number of completions so far, without those after which no data was left.
     rounds: AtomicU32,
     /// The present completion of a multishot call is its last one.
@@ -119,7 +116,7 @@ impl Socket {
             is_aside: false,
             tells_rest: false,
             rest: AtomicU32::new(0),
-            known: Known::default(),
+            stream: OnceLock::new(),
             rounds: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             selects: false,
@@ -145,8 +142,7 @@ impl Socket {
             Ask::Transfer(_) if self.flags & libc::MSG_OOB != 0 => libc::POLLPRI,
             // No event is asked for: errors are always reported.
             Ask::Transfer(_) if self.flags & libc::MSG_ERRQUEUE != 0 => 0,
-            Ask::Transfer(_) => RECEIVES,
-            Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
+            Ask::Transfer(_) | Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
             Ask::Other(other) => other.events(),
             _ => libc::POLLOUT,
         }
@@ -276,7 +272,7 @@ impl Socket {
     /// Is it a receive that may wait for an event of its socket before it is tried?
     pub(crate) fn may_be_left_untried(&self) -> bool {
         let receives = matches!(&self.ask, Ask::Transfer(message) if !message.is_send);
-        receives && self.events() == RECEIVES && !self.gives_up && !self.selects
+        receives && self.events() == libc::POLLIN && !self.gives_up && !self.selects
     }
 
     /// What is sent, or received.

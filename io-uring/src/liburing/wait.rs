@@ -26,6 +26,8 @@ unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
         // null exactly if `ready` is 0.
         // SAFETY: as above.
         let cqe = if ready == 0 { null_mut() } else { unsafe { ring.peek() } };
+        // The only place of a ring with mixed sizes may be no completion.
+        let ready = if cqe.is_null() { 0 } else { ready };
         let mut error = 0;
         let mut needs = false;
         if cqe.is_null() && wait.min == 0 && submit == 0 {
@@ -97,13 +99,13 @@ pub unsafe extern "C" fn _io_uring_peek_batch_cqe(
 ) -> c_uint {
     // SAFETY: the caller's contract.
     unsafe {
-        if ring.ready() == 0 {
-            if !ring.needs_flush() {
-                return 0;
-            }
-            ring.enter(0, 0, enter::GETEVENTS, [0, 8]);
+        let put = |at: u32, cqe| out.add(at as usize).write(cqe);
+        let found = ring.peek_some(count, put);
+        if found > 0 || !ring.needs_flush() {
+            return found;
         }
-        ring.peek_some(count, |at, cqe| out.add(at as usize).write(cqe))
+        ring.enter(0, 0, enter::GETEVENTS, [0, 8]);
+        ring.peek_some(count, put)
     }
 }
 

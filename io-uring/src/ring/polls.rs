@@ -150,7 +150,7 @@ impl Locked<'_> {
     }
 
     pub(super) fn poll_fired(&mut self, at: u32, seen: u32) {
-        if self.socket_is_ready(at, seen) {
+        if self.socket_is_ready(at) {
             return;
         }
         let request = &*self.request(at);

@@ -232,17 +232,16 @@ impl Locked<'_> {
         }
     }
 
-    /// The socket of a request is ready, with these events. False: the request is on none.
-    pub(super) fn socket_is_ready(&mut self, at: u32, seen: u32) -> bool {
+    /// The socket of a request is ready. False: the request is on none.
+    pub(super) fn socket_is_ready(&mut self, at: u32) -> bool {
         let request = self.request(at);
-        let Some(Call::Socket { socket, .. }) = request.call.as_deref() else { return false };
-        if matches!(request.stage, Stage::Poll(_)) {
-            socket.sees(seen);
+        let is_socket = matches!(request.call.as_deref(), Some(Call::Socket { .. }));
+        if is_socket && matches!(request.stage, Stage::Poll(_)) {
             self.try_socket(at);
         } else if let Some(edges) = &mut request.edges {
             edges.again = true;
         }
-        true
+        is_socket
     }
 
     /// A cancel has found a request that was being tried. Returns the present stage of the request.

@@ -35,12 +35,8 @@ pub(crate) struct Watch {
 
 /// Events that every poll reports.
 pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-/// The events that a receive waits for. It also learns whether the other side has ended.
-pub(super) const COMES: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 | ALWAYS;
-/// The events that are watched for a socket that stays. Urgent data wakes no receive.
-const STAYS: u32 = COMES | libc::EPOLLPRI as u32;
-/// Beside events: the epoll has reported them, and it watches the socket for all of [`STAYS`].
-pub(crate) const REPORTED: u32 = 1 << 26;
+/// The events that a receive waits for.
+pub(super) const COMES: u32 = libc::EPOLLIN as u32 | ALWAYS;
 
 impl Watch {
     /// The watch for the events that a program asks for.
@@ -69,7 +65,7 @@ pub(super) struct Group {
     /// The events that the epoll watches. Without `stays` and `multi`, the epoll watches none after
     /// it has reported some (`EPOLLONESHOT`).
     pub(super) armed: u32,
-    /// Set for a socket with receives: [`STAYS`] stays watched while the group has no members.
+    /// Set for a socket with receives: [`COMES`] stays watched while the group has no members.
     stays: Option<Stays>,
     /// The polls by ring and request.
     pub(super) members: ByNumber<(usize, u64), Member>,
@@ -88,7 +84,7 @@ impl Group {
 
     /// The events that members wait for and, with `stays`, those of the next receive.
     fn wanted(&self) -> u32 {
-        let least = if self.stays.is_some() { STAYS } else { 0 };
+        let least = if self.stays.is_some() { COMES } else { 0 };
         self.members.values().fold(least, |events, one| events | one.events)
     }
 
@@ -156,8 +152,6 @@ pub(super) struct Groups {
     /// in a row.
     is_stray: bool,
     strays: u32,
-    /// Counts changes of what the epoll is asked for.
-    pub(super) changes: u64,
 }
 
 impl Groups {
@@ -197,14 +191,12 @@ impl Groups {
         let (before, stayed) = (group.armed, group.stays.is_some());
         group.armed |= watch.events;
         if watch.stays {
-            group.armed |= STAYS;
             group.stays.get_or_insert_default().missed();
         }
         if group.armed == before && group.stays.is_some() == stayed {
             self.trust(token);
             return Some(token);
         }
-        self.changes += 1;
         if sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), token) == 0 {
             return Some(token);
         }
@@ -221,6 +213,13 @@ impl Groups {
         }
         self.trust(token);
         Some(token)
+    }
+
+    /// Is the number that of a Unix socket that stays registered? Asked once.
+    pub(super) fn is_unix(&mut self, fd: i32) -> bool {
+        let stays = self.open.get(&fd).and_then(|token| self.groups.get_mut(token)?.stays.as_mut());
+        let ask = || sockets::option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX);
+        stays.is_some_and(|stays| *stays.is_unix.get_or_insert_with(ask))
     }
 
     /// A member joins a group without a system call. If the program has closed the number unseen,
@@ -253,6 +252,7 @@ impl Groups {
         let fails = |op| sys::epoll_ctl(epoll, op, fd, mask, token) < 0;
         let is_odd = fails(libc::EPOLL_CTL_MOD) && fails(libc::EPOLL_CTL_ADD);
         let stays = self.groups.get_mut(&token)?.stays.as_mut()?;
+        stays.is_unix = None;
         (is_odd || stays.hides_data_now(hides_data(fd))).then_some(fd)
     }
 
@@ -277,14 +277,12 @@ impl Groups {
             None => None,
         };
         let registered = copy.as_ref().map_or(fd, OwnDescriptor::number);
-        let (is_plain, Watch { events, multi, stays }) = (copy.is_none(), watch);
+        let (is_plain, Watch { events: armed, multi, stays }) = (copy.is_none(), watch);
         let members = ByNumber::default();
         let mut stays = (stays && is_plain).then(Stays::default);
         stays.as_mut().map(Stays::missed);
-        let armed = events | if stays.is_some() { STAYS } else { 0 };
         let group = Group { fd: registered, copy, number: fd, multi, armed, stays, members };
         self.next += 1;
-        self.changes += 1;
         let (token, mask) = (self.next, group.mask());
         let mut answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, registered, mask, token);
         if answer == -libc::EEXIST {
@@ -311,7 +309,7 @@ impl Groups {
             return;
         };
         let before = (group.members.len(), group.armed, group.stays.is_some());
-        group.take_ready(if before.2 { seen } else { seen & !REPORTED }, found);
+        group.take_ready(seen, found);
         let left = group.members.len();
         self.is_stray |= before.0 == 0 && !before.2;
         group.stays.take_if(|stays| !stays.goes_on(left < before.0));

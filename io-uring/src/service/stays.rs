@@ -20,6 +20,8 @@ pub(super) struct Stays {
     pub(super) is_listed: bool,
     /// Data may be there that no event reports. `None`: that is unknown.
     hides_data: Option<bool>,
+    /// It is a socket of the Unix domain. `None`: that is unknown.
+    pub(super) is_unix: Option<bool>,
 }
 
 impl Stays {

@@ -1,10 +1,9 @@
 //! What follows a completion: more data, a further connection, or nothing yet.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::{Ask, Message, RECEIVES, Socket};
-use crate::service::REPORTED;
+use super::{Ask, Message, Socket};
+use crate::service;
 use crate::sys::{self, sockets};
 
 /// What is known of the data that follows a completion.
@@ -58,23 +57,21 @@ impl Socket {
             None => picked,
             Some(bundle) => message.len(Some(&bundle.parts())),
         };
-        let goes_on = self.known.is_open.swap(false, Ordering::Relaxed);
-        // A stream that gives less than it was asked for is empty.
-        let is_short = (result as usize) < len && self.flags & libc::MSG_PEEK == 0;
-        let left = if is_short { 0 } else { sockets::readable(fd) };
+        // A receive that got less than its buffer holds has mostly emptied the socket.
+        let is_full = result as usize >= len;
+        let bytes = if is_full { sockets::readable(fd) } else { 0 };
         let is_urgent = self.flags & libc::MSG_OOB != 0;
         let events = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
-        if left == 0 && !is_urgent && (goes_on || sys::poll_now(fd, events) == 0) {
+        // Of Unix sockets, the end does not count.
+        let is_empty = || is_full && service::is_unix(fd) || sys::poll_now(fd, events) == 0;
+        if bytes == 0 && !is_urgent && is_empty() {
             // A multishot on a socket of another kind is tried again.
-            let is_known = !self.goes_on || self.known.stream(fd).is_some();
+            let is_known = !self.goes_on || self.stream(fd).is_some();
             return if is_known { Rest::Nothing } else { Rest::Unknown };
         }
-        let has_more = || match left {
-            0 => sockets::readable(fd) > 0,
-            left => left > 0,
-        };
+        let has_more = || bytes > 0 || sockets::readable(fd) > 0;
         let has_ended = || sockets::is_at_mark(fd) || sockets::has_ended(fd);
-        match self.known.stream(fd) {
+        match self.stream(fd) {
             Some(Stream::Unix) if is_urgent => Rest::Unknown,
             Some(_) if has_more() => Rest::More,
             Some(Stream::Tcp) if has_ended() => Rest::More,
@@ -83,31 +80,6 @@ impl Socket {
         }
     }
 
-    /// The socket is ready, with these events.
-    pub(crate) fn sees(&self, events: u32) {
-        const OTHERS: u32 =
-            (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLPRI) as u32;
-        let is_open = events & REPORTED != 0 && events & OTHERS == 0 && self.events() == RECEIVES;
-        self.known.is_open.store(is_open, Ordering::Relaxed);
-    }
-}
-
-/// What is known of a socket before its next receive.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    /// The event for this receive says that the other side had not ended.
-    is_open: AtomicBool,
-    /// The answer of [`stream`](Self::stream), once it was asked for.
-    stream: OnceLock<Option<Stream>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stream {
-    Tcp,
-    Unix,
-}
-
-impl Known {
     fn stream(&self, fd: i32) -> Option<Stream> {
         *self.stream.get_or_init(|| match sockets::option(fd, libc::SO_TYPE) {
             Ok(libc::SOCK_STREAM) if sockets::is_tcp(fd) => Some(Stream::Tcp),
@@ -118,4 +90,11 @@ impl Known {
             _ => None,
         })
     }
+}
+
+/// The streams for which the kernel tells the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Tcp,
+    Unix,
 }

@@ -120,6 +120,28 @@ static void plain(int kind, int how)
     close(ends[1]);
 }
 
+/* A receive stops behind data that has descriptors: more may be there, although it got less than it
+ * has asked for. */
+static void with_descriptors(int how)
+{
+    int ends[2];
+    char control[CMSG_SPACE(sizeof(int))] = { 0 };
+    struct iovec part = { "0123", 4 };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                              .msg_controllen = sizeof control };
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET, rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    open_pair(1, ends);
+    memcpy(CMSG_DATA(rights), &ends[0], sizeof(int));
+    printf("[descriptors]\n");
+    MUST(sendmsg(ends[0], &message, 0) == 4 && send(ends[0], "456789", 6, 0) == 6);
+    receive(how, ends[1], 20, 0, "4 with a descriptor, 6 there");
+    receive(how, ends[1], 20, 0, "6 there");
+    close(ends[0]);
+    close(ends[1]);
+}
+
 /* Receives of all that is there, with the end behind it. */
 static void ends(int kind, int how)
 {
@@ -267,6 +289,8 @@ int main(void)
     for (int kind = 0; kind < 2; kind++)
         for (int how = 0; how < HOWS; how++)
             ends(kind, how);
+    for (int how = 0; how < HOWS; how++)
+        with_descriptors(how);
     for (int kind = 0; kind < 5; kind++) {
         into_groups(kind, 0, "one buffer");
         into_groups(kind, MULTISHOT, "multishot");
