@@ -190,7 +190,8 @@ impl Core {
                 Task::Try(key, fd, socket) => {
                     tried.push((key, socket.try_now(fd)));
                     let goes_on = matches!(tasks.front(), Some(Task::Try(..)));
-                    if goes_on && tried.len() < TRIES_AT_ONCE {
+                    let waits = !self.polls_edges.load(Ordering::Relaxed);
+                    if goes_on && waits && tried.len() < TRIES_AT_ONCE {
                         continue;
                     }
                     if goes_on {

@@ -135,6 +135,7 @@ impl Locked<'_> {
         match service::watch(fd, watch, Arc::clone(self.core()) as _, key) {
             Ok(poll) => {
                 self.request(at).stage = Stage::Poll(poll);
+                self.core().polls_edges.fetch_or(watch.multi, Ordering::Relaxed);
                 None
             }
             // The file is always ready.

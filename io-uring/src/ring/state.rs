@@ -207,6 +207,9 @@ pub(crate) struct Core {
     pub(super) expects_small_vectors: AtomicBool,
     /// Receives were submitted that wait for an event without a first try.
     pub(crate) untried: AtomicBool,
+    /// The program has multishot polls. Each result of a receive is posted before other events are
+    /// taken, as by the kernel: an edge that is reported earlier would be taken for an old one.
+    pub(super) polls_edges: AtomicBool,
     /// Threads that execute what they submit. Changed under the lock.
     pub(super) executing: AtomicU32,
     /// Polls that each thread checks when it enters the ring.
@@ -248,6 +251,7 @@ impl Core {
             ended: AtomicU32::new(0),
             trying: AtomicU32::new(0),
             untried: AtomicBool::new(false),
+            polls_edges: AtomicBool::new(false),
             expects_small_vectors: AtomicBool::new(false),
             executing: AtomicU32::new(0),
             looks: AtomicU32::new(0),
