@@ -262,11 +262,12 @@ pub(crate) mod sq {
 pub(crate) const CQ_EVENTFD_DISABLED: u32 = 1 << 0;
 pub(crate) const CQE_MORE: u32 = 1 << 1;
 pub(crate) const CQE_NONEMPTY: u32 = 1 << 2;
-/// Of rings with CQE_MIXED: the place before the end of the ring is no completion.
+pub(crate) const CQE_NOTICE: u32 = 1 << 3;
+/// Of rings with CQE_MIXED: this place is no completion. It is the last one of the ring, where a
+/// completion of two places has no room.
 pub(crate) const CQE_SKIP: u32 = 1 << 5;
 /// Of rings with CQE_MIXED: the completion takes two places.
 pub(crate) const CQE_WIDE: u32 = 1 << 15;
-pub(crate) const CQE_NOTICE: u32 = 1 << 3;
 /// The result of the notification of a zero-copy send whose data was copied
 /// (`IORING_NOTIF_USAGE_ZC_COPIED`).
 pub(crate) const NOTICE_COPIED: i32 = i32::MIN;

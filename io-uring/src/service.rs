@@ -322,6 +322,8 @@ impl Service {
     /// The poll thread. It does not sleep in epoll_wait(2): a thread that looks would miss events
     /// that this one had taken, and not reported yet.
     fn run(&self, epoll: i32) {
+        // Natively, the program's own thread does this work.
+        front::run_soon();
         let mut turns = self.seat.turns();
         loop {
             let time = if self.lock().live == 0 { POLL_THREAD_IDLE } else { POLL_THREAD_LOOK };

@@ -39,6 +39,7 @@ pub use crate::word::readiness::Readiness;
 
 use crate::descriptor::{self, InTurn};
 use crate::router::facts::{Facts, FileKind, Fresh};
+use crate::router::tuning::SLICE_NS;
 use crate::sqe::Sqe;
 use crate::{eventfd, exec, own, process, sys, threads};
 
@@ -187,14 +188,22 @@ pub fn count_up(eventfd: i32) {
     eventfd::count_up(eventfd, 1);
 }
 
-/// Starts an engine thread that mostly waits, and runs soon after it is woken. It blocks the
-/// program's signals, has no real-time policy and a small stack, and is named `uringlet-…`. A panic
-/// in it ends the process.
+/// Starts an engine thread. It blocks the program's signals, has no real-time policy and a small
+/// stack, and is named `uringlet-…`. A panic in it ends the process.
 ///
 /// # Errors
 /// No thread can be made.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    threads::spawn::spawn(name, threads::spawn::runs_soon(body))
+    threads::spawn::spawn(name, body)
+}
+
+/// From now on, the calling thread runs soon after it is woken, also if its CPU is busy. This is
+/// for a thread that mostly waits. Nothing is done under a seccomp filter: some filters end a
+/// process for such a call.
+pub fn run_soon() {
+    if !sys::is_filtered() {
+        sys::shorten_slices(SLICE_NS);
+    }
 }
 
 /// Is this descriptor an eventfd? One system call, if it `was_one` when last asked; else two. In

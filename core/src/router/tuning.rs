@@ -250,8 +250,9 @@ pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20))
 /// fails, or cannot watch a stream.
 pub(crate) const LATER: Duration = Duration::from_millis(10);
 
-/// The slice of a CPU for threads that mostly wait, in nanoseconds: the shortest that Linux gives.
-/// A thread that is woken on the CPU of a busy thread runs at once with it. Of 3,000 reads of a
-/// pipe through a ring whose program was busy, 30 took longer than 0.9 ms without it, none with it.
-/// Workers lose with it: fsyncs at depth 8 had 0.83 of their rate, cold reads at 32 had 0.83.
+/// The slice of a CPU for the thread that waits for polls of rings, in nanoseconds: the shortest
+/// that Linux gives. Woken on the CPU of a busy thread, it runs at once with it. Of 3,000 reads of
+/// a pipe through a ring whose program was busy, 30 took longer than 0.9 ms without it, one with
+/// it. Workers lose with it: fsyncs at depth 8 had 0.83 of their rate, cold reads at 32 had 0.83.
+/// The thread of timeouts gains nothing.
 pub(crate) const SLICE_NS: u64 = 100_000;

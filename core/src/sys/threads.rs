@@ -217,10 +217,13 @@ pub(crate) fn is_filtered() -> bool {
     unsafe { call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) as i32 > 0 }
 }
 
-/// Gives the calling thread slices of its CPU of this length (0: the usual one). With shorter ones
-/// than others it has an earlier deadline, so it runs soon after it is woken. Its share of the CPU
-/// stays the same (sched_setattr(2), Linux 6.12). Earlier kernels ignore the slice.
-pub(crate) fn set_slice(nanoseconds: u64) {
+/// Gives the calling thread slices of its CPU of this length, but not the threads that it starts.
+/// With shorter slices than others it has an earlier deadline, so it runs soon after it is woken.
+/// Its share of the CPU stays the same (sched_setattr(2), Linux 6.12). Earlier kernels ignore the
+/// slice. A thread of another policy than the usual one, or of a higher priority, is left alone.
+pub(crate) fn shorten_slices(nanoseconds: u64) {
+    /// The threads that it starts do not inherit the slice, nor a higher priority.
+    const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
     /// `struct sched_attr`, in its first version.
     #[derive(Default)]
     #[repr(C)]
@@ -238,10 +241,11 @@ pub(crate) fn set_slice(nanoseconds: u64) {
     let (at, len) = (&raw mut attributes, size_of::<Attributes>());
     // SAFETY: a place for the attributes of this thread, and the size of that place.
     let known = unsafe { call!(sched_getattr, 0, at, len, 0) };
-    if known < 0 || attributes.policy != libc::SCHED_OTHER as u32 {
+    if known < 0 || attributes.policy != libc::SCHED_OTHER as u32 || attributes.nice < 0 {
         return;
     }
     (attributes.size, attributes.runtime) = (len as u32, nanoseconds);
+    attributes.flags |= SCHED_FLAG_RESET_ON_FORK;
     // SAFETY: attributes that live through the call.
     unsafe { call!(sched_setattr, 0, &raw const attributes, 0) };
 }

@@ -1,13 +1,11 @@
 //! Starts the engine's threads: with their signals, scheduling policy, stack and CPUs. A placed
 //! thread is confined to the CPUs of a context's placement.
 
-use std::cell::Cell;
 use std::sync::OnceLock;
 
 use super::stacks;
 use crate::cpus::CpuSet;
 use crate::fallback_alloc::has_memory;
-use crate::router::tuning::SLICE_NS;
 use crate::sys;
 
 const STACK_BYTES: usize = 256 * 1024;
@@ -78,11 +76,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     if !has_memory(STACK_BYTES + THREAD_BYTES) {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
-    let inherits = IS_SHORT.get();
-    let body = move || {
-        if inherits && !sys::is_filtered() {
-            sys::set_slice(0);
-        }
+    let body = || {
         if sys::is_real_time() {
             // The policy is inherited from the calling thread. The new thread serves all threads of
             // the program, and may run for long.
@@ -104,23 +98,6 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     });
     sys::restore_signals(mask);
     thread
-}
-
-thread_local! {
-    /// This thread has short slices, which threads that it starts inherit.
-    static IS_SHORT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// What a thread does that mostly waits, so that it runs soon after it is woken. Nothing is done
-/// under a seccomp filter: some filters end a process for such a call.
-pub(crate) fn runs_soon(body: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'static {
-    || {
-        if !sys::is_filtered() {
-            sys::set_slice(SLICE_NS);
-            IS_SHORT.set(true);
-        }
-        body();
-    }
 }
 
 /// The CPUs of threads that are not placed, once some threads are placed.

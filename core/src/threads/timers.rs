@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::Threads;
-use super::spawn::runs_soon;
 use crate::process;
 use crate::queue::Sleep;
 use crate::router::tuning::RETIRE_AFTER;
@@ -39,8 +38,7 @@ impl Armed {
     /// `EAGAIN`, `ENOMEM`: the thread of all deadlines does not exist and cannot be made.
     pub fn new(deadline: Instant, what: Arc<dyn Expire>) -> io::Result<Self> {
         let threads = Threads::of_this_process();
-        let run = move || threads.timers.run();
-        let make = || threads.spawner.spawn("timer", runs_soon(run));
+        let make = || threads.spawner.spawn("timer", move || threads.timers.run());
         let key = threads.timers.arm(deadline, what, make)?;
         Ok(Self { key, generation: process::generation() })
     }

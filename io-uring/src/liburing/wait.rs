@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::null_mut;
 
 use super::{EINVAL, RingAt, address};
 use crate::abi::{self, Cqe, GetEventsArg, Timespec, enter, setup};
@@ -21,13 +20,10 @@ unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
     loop {
         let mut flags = wait.flags;
         // SAFETY: the callers' contract.
-        let ready = unsafe { ring.ready() };
-        // A completion that comes after the check of `ready` is left to the next round: `cqe` is
-        // null exactly if `ready` is 0.
+        let cqe = unsafe { ring.peek() };
+        // A completion that comes after the look for one is left to the next round.
         // SAFETY: as above.
-        let cqe = if ready == 0 { null_mut() } else { unsafe { ring.peek() } };
-        // The only place of a ring with mixed sizes may be no completion.
-        let ready = if cqe.is_null() { 0 } else { ready };
+        let ready = if cqe.is_null() { 0 } else { unsafe { ring.ready() } };
         let mut error = 0;
         let mut needs = false;
         if cqe.is_null() && wait.min == 0 && submit == 0 {
