@@ -113,7 +113,7 @@ fn pages() -> Vec<PathBuf> {
 }
 
 /// The commands of a page, in order. A command spans several lines if a line ends with a backslash,
-/// or if it contains a text up to `END`.
+/// or if it has a here-document (`<<'END'`), which ends at the line `END`.
 fn commands(page: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let (mut is_shell, mut is_open) = (false, false);

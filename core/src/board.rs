@@ -66,14 +66,19 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Called before the poller (`threads/poller.rs`) executes a transfer on a stream.
-    /// `Some(result)` ends the request without executing it.
+    /// Does the submitting thread try this transfer on a stream, without waiting, as in io_uring?
+    /// Otherwise the poller tries it first.
+    fn tries_at_submit(&self, _sqe: &Sqe) -> bool {
+        false
+    }
+
+    /// Called before a transfer on a stream is executed without waiting. `Some(result)` ends the
+    /// request without executing it.
     fn before_transfer(&self, _sqe: &Sqe) -> Option<i32> {
         None
     }
 
-    /// Called after the poller has transferred at least one byte of a request on a stream, and
-    /// before the request's completion.
+    /// Called after such a call has transferred at least one byte, and before the completion.
     fn after_transfer(&self, _fd: i32, _is_write: bool) {}
 }
 
@@ -349,6 +354,11 @@ impl Board {
     /// As [`Sink::ends_short_writes`].
     pub(crate) fn ends_short_writes(&self) -> bool {
         self.sink.as_ref().is_some_and(|sink| sink.ends_short_writes())
+    }
+
+    /// As [`Sink::tries_at_submit`].
+    pub(crate) fn tries_at_submit(&self, sqe: &Sqe) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.tries_at_submit(sqe))
     }
 
     /// As [`Sink::before_transfer`].

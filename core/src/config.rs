@@ -152,9 +152,10 @@ impl Builder {
     }
 
     /// Workers that may execute requests of this context at a time: 1 to 64. The default is 64, the
-    /// limit of the process. One context gets at most three workers for each of the 64 that is idle
-    /// or not made yet. Requests that may wait without end have workers of their own, with the same
-    /// limits. Such a worker no longer counts once it has waited for about a millisecond or two.
+    /// limit of the process. A worker is free if it is idle or not made yet. A context can always
+    /// have one worker. It gets another one while it has fewer than three for each free one.
+    /// Requests that may wait without end have workers of their own, with the same limits. If none
+    /// of those takes a request of the context for 1 to 2 ms, they no longer count.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;

@@ -196,7 +196,8 @@ impl Copies {
     }
 }
 
-/// Closes a duplicate of one of the program's descriptors, without waiting for a server.
+/// Closes a duplicate of one of the program's descriptors. If close(2) may wait, for example for a
+/// file server, another thread makes the call. Without such a thread, this one does.
 pub(crate) fn close_copy(fd: RawFd) {
     Facts::forget(&(fd..=fd));
     // A file without a type exists only inside the kernel, such as an eventfd. close(2) of any

@@ -37,7 +37,8 @@ pub(crate) enum Kind {
     Poll,
     /// The call never sleeps.
     Quick,
-    /// Any other operation: works on names and metadata, and may sleep.
+    /// Any other operation, which may sleep: works on names, metadata or space, closes a
+    /// descriptor, or calls a function of a front end (`exec::CALL`).
     Other,
     /// Unknown or malformed.
     Invalid,

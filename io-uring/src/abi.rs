@@ -439,6 +439,16 @@ pub(crate) mod message_ring {
     pub(crate) const KNOWN: u32 = SKIP | PASS;
 }
 
+/// Flags of reads and writes (preadv2(2)).
+pub(crate) mod rwf {
+    pub(crate) const NOWAIT: u32 = libc::RWF_NOWAIT as u32;
+    /// Since Linux 6.9.
+    pub(crate) const NOAPPEND: u32 = 0x20;
+    /// HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND, and NOSIGNAL (since Linux 6.18). The others
+    /// are refused by most files.
+    pub(crate) const OF_ANY_FILE: u32 = 0x13f;
+}
+
 /// Flags of splices and tees.
 pub(crate) mod splice {
     /// The source of the data is a registered file.

@@ -254,6 +254,15 @@ pub(crate) fn status_flags(fd: i32) -> i32 {
     unsafe { call!(fcntl, fd, libc::F_GETFL, 0) as i32 }
 }
 
+/// Is this number that of a file that is open for writes (or reads)?
+pub(crate) fn is_open_for(fd: i32, write: bool) -> bool {
+    let flags = status_flags(fd);
+    let one = if write { libc::O_WRONLY } else { libc::O_RDONLY };
+    flags >= 0
+        && flags & libc::O_PATH == 0
+        && [one, libc::O_RDWR].contains(&(flags & libc::O_ACCMODE))
+}
+
 /// A duplicate of a descriptor, with the lowest free number.
 pub(crate) fn duplicate(fd: i32, cloexec: bool) -> i32 {
     let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
@@ -308,9 +317,40 @@ pub(crate) fn is_always_ready(fd: i32) -> bool {
     [libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind(fd))
 }
 
-/// fstat(2): the kind of a file, or 0.
-fn kind(fd: i32) -> u32 {
+/// Is it an eventfd, or another file that the kernel gives no kind?
+pub(crate) fn is_anonymous(fd: i32) -> bool {
+    kind(fd) == 0
+}
+
+/// Do flags like RWF_SYNC mean nothing for the file? The kernel ignores them, also if preadv2(2)
+/// refuses them because the file has only read(2) and write(2).
+pub(crate) fn ignores_flags(fd: i32) -> bool {
+    [0, libc::S_IFCHR].contains(&kind(fd))
+}
+
+/// The errno of io_uring for a write with RWF_NOWAIT that pwritev2(2) refuses with `EOPNOTSUPP`. It
+/// is `-EAGAIN` if the file supports the flag, and only its writes do not.
+pub(crate) fn refused_write(fd: i32) -> i32 {
+    /// Behind the end of each file.
+    const END: u64 = i64::MAX as u64 - 1;
+    let mut byte = 0u8;
+    let part = [libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    let read = transfer(fd, false, &part, END, libc::RWF_NOWAIT as u32);
+    if is_always_ready(fd) && read != -libc::EOPNOTSUPP { -libc::EAGAIN } else { -libc::EOPNOTSUPP }
+}
+
+/// The kind of a file (`S_IFMT`), or 0. A file server is not asked.
+pub(crate) fn kind(fd: i32) -> u32 {
     // SAFETY: integers, for which zeroes are valid.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let (path, place) = (c"".as_ptr(), &raw mut found);
+    // SAFETY: an empty path, and a place for the answer.
+    let answer = unsafe { call!(statx, fd, path, flags, libc::STATX_TYPE, place) as i32 };
+    if answer != -libc::ENOSYS && answer != -libc::EPERM {
+        return if answer == 0 { u32::from(found.stx_mode) & libc::S_IFMT } else { 0 };
+    }
+    // SAFETY: as above.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: a place for the answer.
     let answer = unsafe { libc::fstat(fd, &raw mut stat) };

@@ -1,4 +1,4 @@
-//! Deadlines of rings, by the process's thread for deadlines.
+//! Deadlines of rings and of the polls of all rings, by the process's thread for deadlines.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::sys;
 /// A timer that was set.
 pub(crate) type Timer = Armed;
 
-/// The receiver of timers: a ring.
+/// What is told that its timer is due: a ring, or the service that watches the polls of all rings.
 pub(crate) trait Expires: Send + Sync {
     /// The timer with this key is due.
     fn on_timer(self: Arc<Self>, key: u64);

@@ -100,6 +100,11 @@ impl Descriptor {
         self.0.may_sync()
     }
 
+    /// Is it a file of a local file system? Then no server can hold up a call on it.
+    pub fn is_local(self) -> bool {
+        self.0.facts().is_local()
+    }
+
     /// Does the file have offsets?
     pub fn is_seekable(self) -> bool {
         self.0.kind() == FileKind::Seekable

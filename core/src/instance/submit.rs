@@ -506,7 +506,7 @@ impl Instance {
         /// The inline lane, whose queue keeps its order. Fsyncs go there first, to stay behind
         /// earlier writes.
         const INLINE: usize = Route::Inline as usize;
-        let _in_hand = Count::new();
+        let in_hand = Count::new();
         let board = &self.board;
         let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
@@ -527,8 +527,7 @@ impl Instance {
             request.fast =
                 route == Route::Inline && !stream && !may_hang && self.executes_fast(&request);
             match route {
-                Route::Stream => self.wait_for_descriptor(request),
-                Route::Null => batches[Route::Null as usize].push(request.into_index()),
+                Route::Stream | Route::Null => batches[route as usize].push(request.into_index()),
                 Route::Sync => batches[INLINE].push(request.queue()),
                 _ => batches[route as usize].push(request.queue()),
             }
@@ -563,6 +562,12 @@ impl Instance {
         }
         if !waiters_come && self.is_helpless() {
             self.run_without_workers();
+        }
+        // This thread may execute these requests. Their ends may take locks and submit others.
+        drop(in_hand);
+        for &slot in batches[Route::Stream as usize].as_slice() {
+            // SAFETY: as above.
+            self.wait_for_descriptor(unsafe { board.in_hand(slot) });
         }
     }
 

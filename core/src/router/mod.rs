@@ -302,9 +302,6 @@ fn sleeping(
     (route, false)
 }
 
-/// A transfer on a stream may sleep if it has no flags but these: HIPRI, DSYNC, SYNC.
-const RWF_ON_STREAMS: u32 = 0x7;
-
 /// The lane of an uncommon transfer. One system call more is cheap here, and hints must not decide
 /// whether the offset and the order matter.
 #[inline(never)]
@@ -321,7 +318,7 @@ pub(crate) fn uncommon(
     if fresh.kind() == FileKind::Stream {
         // If the call fails at once, the request need not wait for the descriptor.
         let possible = fresh.is_open_for(write);
-        let waits = possible && sqe.len > 0 && sqe.op_flags & !RWF_ON_STREAMS == 0;
+        let waits = possible && sqe.len > 0 && !flag(libc::RWF_NOWAIT);
         let waits = waits && ask.waits_for(fresh);
         return (if waits { Route::Stream } else { Route::Inline }, true);
     }

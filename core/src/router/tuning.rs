@@ -73,8 +73,8 @@ pub(crate) const LOOKS: u32 = 400;
 /// The time that a poll waits for requests that another CPU executes, if the context has a
 /// placement.
 pub(crate) const LOOK_ON_US: u64 = 500;
-/// A poll that finds nothing to execute checks the kernel's ring at most once in this time. One
-/// check costs as much as checking thirty requests.
+/// A poll that finds nothing to execute collects the kernel's completions at most once in this
+/// time. To collect them costs as much as to look at the states of thirty requests.
 pub(crate) const COLLECT_EVERY_US: u64 = 5;
 
 // Cold reads.

@@ -18,12 +18,16 @@ use crate::exec::{self, Mode};
 use crate::own::{self, Copies};
 use crate::request::{Kind, Route, Slot, Started};
 use crate::router::tuning::{LATER, RETIRE_AFTER, TICK};
-use crate::sync::lock_counted;
+use crate::sync::{Count, lock_counted};
 use crate::sys;
 
 /// Events for a kernel lane's eventfd: each increment is an event, and no thread has to read the
 /// eventfd.
 const EACH: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
+
+/// Flags of preadv2(2) that a stream may have beside `RWF_NOWAIT`: HIPRI, DSYNC, SYNC, APPEND,
+/// NOAPPEND, NOSIGNAL. If a stream refuses a transfer with another flag, that flag is the reason.
+const RWF_ON_STREAMS: u32 = 0x137;
 
 #[derive(Debug)]
 pub(crate) struct Poller {
@@ -116,12 +120,24 @@ impl Poller {
         }
     }
 
-    /// Puts a started request on the list: the thread waits for its descriptor.
+    /// Puts a started request on the list: the thread waits for its descriptor. If the sink wants
+    /// it, the calling thread tries the request first, unless others of its stream wait.
     pub(crate) fn add(&'static self, owner: Arc<dyn Dispatcher>, request: Started<'_>) {
+        let is_tried = request.kind != Kind::Poll && owner.board().tries_at_submit(&request.sqe);
         let waiting = PolledRequest::new(owner, request);
         let mut state = lock_counted(&self.state);
-        waiting.begins_to_wait();
-        state.streams.add(waiting);
+        if is_tried && state.streams.begins(&waiting) {
+            drop(state);
+            let (fd, events) = (waiting.fd, waiting.events);
+            self.serve(waiting, 0, Executor::Waiter);
+            state = lock_counted(&self.state);
+            if !state.streams.was_served(fd, events) {
+                return;
+            }
+        } else {
+            waiting.begins_to_wait();
+            state.streams.add(waiting);
+        }
         let woken = self.wake(&mut state);
         drop(state);
         if woken || self.spawn() {
@@ -300,16 +316,15 @@ impl Poller {
             drop(state);
             for (waiting, revents) in ready {
                 let (fd, events) = (waiting.fd, waiting.events);
-                self.serve(waiting, revents);
+                self.serve(waiting, revents, Executor::Poller);
                 // The request has ended, or is on the list again. No later one has begun.
-                let mut state = lock_counted(&self.state);
-                state.streams.served.retain(|&served| served != (fd, events));
-                state.streams.is_due(fd);
+                lock_counted(&self.state).streams.was_served(fd, events);
             }
         }
     }
 
-    fn serve(&self, waiting: PolledRequest, revents: i16) {
+    /// Executes a request that was taken off the list, or was not put on it, without waiting.
+    fn serve(&self, waiting: PolledRequest, revents: i16, by: Executor) {
         let owner = Arc::clone(&waiting.owner);
         let board = owner.board();
         // SAFETY: off the list, so it is ours alone.
@@ -318,20 +333,24 @@ impl Poller {
         if kind == Kind::Poll {
             let bad = revents & libc::POLLNVAL != 0;
             let result = if bad { -libc::EBADF } else { i32::from(revents) };
-            return board.finish(request, result, Executor::Poller);
+            return board.finish(request, result, by);
         }
         if let Some(result) = board.before_transfer(&request.sqe) {
-            return board.finish(request, result, Executor::Poller);
+            return board.finish(request, result, by);
         }
         if request.route == Route::Inline {
             // The call does not wait. The request came here only to stay behind earlier ones.
             // SAFETY: copied in at submit; the buffers are the request's until its completion.
             let result = unsafe { exec::execute(&mut request, Mode::Stream) };
             board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
-            return board.finish(request, result, Executor::Poller);
+            return board.finish(request, result, by);
         }
-        // SAFETY: as above.
-        let result = unsafe { exec::execute(&mut request, Mode::StreamNoWait) };
+        let result = {
+            // A signal handler on this thread must not wait for the stream's next request.
+            let _count = Count::new();
+            // SAFETY: as above.
+            unsafe { exec::execute(&mut request, Mode::StreamNoWait) }
+        };
         board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
         match -result {
             // The stream has no data or no room yet, or another thread was quicker.
@@ -339,7 +358,7 @@ impl Poller {
             // RWF_NOWAIT is not supported here, or a sandbox refuses it: the request needs a worker
             // of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM
-                if request.sqe.op_flags == 0 && !is_of_socket(waiting.fd, result) =>
+                if request.sqe.op_flags & !RWF_ON_STREAMS == 0 && !is_final(waiting.fd, result) =>
             {
                 if waiting.tried {
                     self.pass_on(waiting, request)
@@ -357,7 +376,7 @@ impl Poller {
                 let done = request.partial as i32;
                 let total = if result < 0 && done > 0 { done } else { result.saturating_add(done) };
                 let total = if result < 0 && done == 0 { result } else { total };
-                board.finish(request, total, Executor::Poller);
+                board.finish(request, total, by);
             }
         }
     }
@@ -397,11 +416,24 @@ impl Poller {
     }
 }
 
-/// Is this the `-EINVAL` of a socket? Every socket can be asked not to sleep, so a call that may
-/// sleep would fail in the same way. An example is a read of a listening socket, for which poll(2)
-/// waits without end.
-fn is_of_socket(fd: RawFd, result: i32) -> bool {
-    result == -libc::EINVAL && sys::stat(fd).is_ok_and(|stat| stat.kind == libc::S_IFSOCK)
+/// Is this the `-EINVAL` of a socket, or of a file without a kind, as a timerfd? They can be asked
+/// not to sleep, so a call that may sleep would fail in the same way. Examples are a read of a
+/// listening socket and a write to a timerfd, for which poll(2) waits without end. An epoll cannot
+/// be asked.
+fn is_final(fd: RawFd, result: i32) -> bool {
+    if result != -libc::EINVAL {
+        return false;
+    }
+    match sys::stat(fd).map(|stat| stat.kind) {
+        Ok(libc::S_IFSOCK) => true,
+        Ok(0) => {
+            let other = own::eventfd() as RawFd;
+            let is_epoll = sys::is_epoll(fd, other);
+            own::close(other);
+            !is_epoll
+        }
+        _ => false,
+    }
 }
 
 #[cfg(all(test, not(any(loom, miri))))]

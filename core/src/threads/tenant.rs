@@ -33,8 +33,8 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The work that waits for workers, as a number of requests that need one each.
     fn waiting(&self, work: Work) -> usize;
 
-    /// Should a worker take the baton (the right to execute the inline requests), or hand requests
-    /// over?
+    /// Has a worker been asked for, either to take the baton (the right to execute the inline
+    /// requests) or to hand requests over to the kernel?
     fn has_wishes(&self, work: Work) -> bool;
 
     /// Is there work that must not wait for the workers that are busy?

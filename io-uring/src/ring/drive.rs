@@ -15,7 +15,7 @@ use super::polls::POLLS_RINGS;
 use super::state::{Core, Locked};
 use super::submit::Submitted;
 use super::types::{CancelJob, Mail, Parcel, Peer, Sender, Stage, Task, Try};
-use crate::abi::{op, setup};
+use crate::abi::{iosqe, op, rwf, setup};
 use crate::memory::Word;
 use crate::prepare::RingMessage;
 use crate::service::{self, Events, Watcher};
@@ -461,10 +461,20 @@ impl Sink for Deliver {
         true
     }
 
+    fn tries_at_submit(&self, sqe: &Sqe) -> bool {
+        self.0.with(|locked| {
+            let at = locked.find(sqe.user_data);
+            at.is_none_or(|at| locked.request(at).flags & iosqe::ASYNC == 0)
+        })
+    }
+
     fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {
         service::look(sqe.fd);
-        // A socket has no offsets. A pipe has none either, and ignores them.
-        (![0, u64::MAX].contains(&sqe.off) && sys::is_socket(sqe.fd)).then_some(-libc::ESPIPE)
+        // A socket has no offsets. A pipe has none either, and ignores them. If the socket refuses
+        // the flags, it reports that.
+        let has_offset = ![0, u64::MAX].contains(&sqe.off);
+        let is_refused = has_offset && sqe.op_flags & !rwf::OF_ANY_FILE == 0;
+        (is_refused && sys::is_socket(sqe.fd)).then_some(-libc::ESPIPE)
     }
 
     fn after_transfer(&self, fd: i32, is_write: bool) {

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use uringlet::Sqe;
-use uringlet::front;
+use uringlet::front::{self, Descriptor};
 
 use super::state::Locked;
-use super::types::Task;
-use crate::abi::{iosqe, op, setup, splice};
+use super::types::{Stage, Task};
+use crate::abi::{iosqe, op, rwf, setup, splice};
 use crate::calls::Call;
 use crate::files::Buffer;
 use crate::prepare::{self, Plan};
 use crate::sys::sockets;
 use crate::{rights, sys};
+
+/// The offset in a call on a stream, which has none.
+const STREAM: u64 = u64::MAX;
 
 impl Locked<'_> {
     /// Begins a request. Returns the result with which the caller ends it. `None`: it ends later,
@@ -84,7 +87,12 @@ impl Locked<'_> {
             let open = sys::is_open(sqe.fd);
             return Some(if open { -libc::EOPNOTSUPP } else { -libc::EBADF });
         }
-        if let Some(result) = self.transfer_now(at, &sqe) {
+        let refused = self.is_refused(&sqe).then_some(-libc::EINVAL);
+        let is_flagged = sqe.op_flags & !rwf::NOWAIT != 0;
+        if is_flagged && sqe.op_flags & !rwf::OF_ANY_FILE == 0 && sys::ignores_flags(sqe.fd) {
+            sqe.op_flags &= rwf::NOWAIT;
+        }
+        if let Some(result) = refused.or_else(|| self.transfer_now(at, &sqe)) {
             return Some(result);
         }
         if self.is_transfer_on_socket(at, &sqe) {
@@ -133,8 +141,30 @@ impl Locked<'_> {
         if matches!(request.call.as_deref(), Some(Call::Socket { .. })) {
             return self.issue_socket(at);
         }
-        let sqe = request.call_sqe();
+        if self.closes_here(at) {
+            return None;
+        }
+        let sqe = self.request(at).call_sqe();
         self.hand_over(at, sqe)
+    }
+
+    /// Is this a close that does not wait? Then the submitting thread makes it, as in the kernel,
+    /// after the requests before it have gone to the engine.
+    fn closes_here(&mut self, at: u32) -> bool {
+        let (submits, key) = (self.state.submits, self.key(at));
+        let request = self.request(at);
+        let Some(&Call::Close { fd }) = request.call.as_deref() else { return false };
+        let is_tried = submits && request.flags & iosqe::ASYNC == 0;
+        // The close waits for requests on its descriptor that have begun.
+        if !is_tried || self.by_number.all(fd as u64).any(|one| one != at) || !closes_at_once(fd) {
+            return false;
+        }
+        let request = self.request(at);
+        if let Some(call) = request.call.take() {
+            request.stage = Stage::Here;
+            self.tasks.push(Task::Call(key, call));
+        }
+        true
     }
 
     /// Makes a call on this thread, which has to be the one that submitted the request. In another
@@ -151,6 +181,23 @@ impl Locked<'_> {
         None
     }
 
+    /// Does the kernel refuse the flags or the offset with `EINVAL`, whatever file it is? Other
+    /// errors have precedence, and the call for the transfer reports them.
+    fn is_refused(&self, sqe: &Sqe) -> bool {
+        const HIPRI: u32 = libc::RWF_HIPRI as u32;
+        const APPENDS: u32 = libc::RWF_APPEND as u32 | rwf::NOAPPEND;
+        let (flags, is_negative) = (sqe.op_flags, (sqe.off as i64) < -1);
+        if !op::is_transfer(sqe.opcode)
+            || flags == 0 && !is_negative
+            || flags & !rwf::OF_ANY_FILE != 0
+        {
+            return false;
+        }
+        let is_polled = flags & HIPRI != 0 && !self.core.has(setup::IOPOLL);
+        let is_wrong = is_polled || is_negative || flags & APPENDS == APPENDS;
+        is_wrong && sys::is_open_for(sqe.fd, op::is_write(sqe.opcode))
+    }
+
     /// Executes a buffered transfer with RWF_NOWAIT, which must not wait. `None`: it is another
     /// transfer.
     fn transfer_now(&mut self, at: u32, sqe: &Sqe) -> Option<i32> {
@@ -159,15 +206,27 @@ impl Locked<'_> {
             op::WRITE | op::WRITEV => true,
             _ => return None,
         };
-        if sqe.op_flags & libc::RWF_NOWAIT as u32 == 0
-            || sys::status_flags(sqe.fd) & libc::O_DIRECT != 0
-        {
+        let flags = sqe.op_flags;
+        if flags & rwf::NOWAIT == 0 || sys::status_flags(sqe.fd) & libc::O_DIRECT != 0 {
             return None;
         }
         let whole = [libc::iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
         let is_vectored = matches!(sqe.opcode, op::READV | op::WRITEV);
         let parts = if is_vectored { &self.request(at).iov[..] } else { &whole };
-        Some(sys::transfer(sqe.fd, is_write, parts, sqe.off, sqe.op_flags))
+        let call = |offset, flags| sys::transfer(sqe.fd, is_write, parts, offset, flags);
+        let mut result = call(sqe.off, flags);
+        // Streams have no offsets. A socket only takes offset 0.
+        if result == -libc::ESPIPE && (sqe.off == 0 || !sys::is_socket(sqe.fd)) {
+            result = call(STREAM, flags);
+        }
+        if result != -libc::EOPNOTSUPP || !is_write || flags & !rwf::OF_ANY_FILE != 0 {
+            return Some(result);
+        }
+        Some(match sys::status_flags(sqe.fd) & libc::O_NONBLOCK {
+            _ if !sys::is_anonymous(sqe.fd) => sys::refused_write(sqe.fd),
+            0 => -libc::EAGAIN,
+            _ => call(STREAM, 0),
+        })
     }
 
     /// Takes the registered file of a request.
@@ -229,5 +288,20 @@ impl Locked<'_> {
             self.request(at).source = Some(source);
         }
         Ok(())
+    }
+}
+
+/// Does close(2) of this descriptor never wait? It does not for pipes, for sockets without
+/// SO_LINGER, and for files of local file systems, as long as no request has begun on them.
+fn closes_at_once(fd: i32) -> bool {
+    match sys::kind(fd) {
+        libc::S_IFIFO => true,
+        libc::S_IFREG => Descriptor::fresh(fd).is_ok_and(Descriptor::is_local),
+        libc::S_IFSOCK => {
+            let domain = sockets::option(fd, libc::SO_DOMAIN);
+            let is_usual = matches!(domain, Ok(libc::AF_UNIX | libc::AF_INET | libc::AF_INET6));
+            is_usual && sockets::option(fd, libc::SO_LINGER) == Ok(0)
+        }
+        _ => false,
     }
 }

@@ -119,7 +119,7 @@ impl Locked<'_> {
             // The polled file may be this very ring.
             self.settle();
         }
-        // For a multishot poll, the epoll also reports events that are there already.
+        // A result would end a multishot poll. The epoll reports events that are there already.
         let now = if watch.multi { 0 } else { sys::poll_now(fd, events) };
         if now != 0 {
             return Some(now);

@@ -52,6 +52,7 @@ int main(int arguments, char **argument)
     MUST(!io_uring_queue_init(8, &one, 0) && !io_uring_queue_init(8, &two, 0));
     MUST(!io_uring_queue_init(8, &three, 0) && epoll >= 0);
     int polled = open_hung(argument[1], argument[2]);
+    int closed = open_hung(argument[1], argument[2]);
     for (int at = 0; at < SLOTS; at++)
         fds[at] = open_hung(argument[1], argument[2]);
     MUST(io_uring_register_files(&one, fds, SLOTS) == 0);
@@ -74,6 +75,9 @@ int main(int arguments, char **argument)
     begin("a poll by epoll");
     io_uring_prep_epoll_ctl(io_uring_get_sqe(&three), epoll, polled, EPOLL_CTL_ADD, &event);
     end("a poll by epoll", io_uring_submit(&three));
+    begin("a close by a request");
+    io_uring_prep_close(io_uring_get_sqe(&three), closed);
+    end("a close by a request", io_uring_submit(&three));
     MUST(write(pipes[2][1], "1234567", 8) == 8);
     begin("update of a slot");
     end("update of a slot", io_uring_register_files_update(&one, UPDATED, &none, 1));
@@ -99,9 +103,10 @@ int main(int arguments, char **argument)
     end("the end of another ring", 0);
     wait_to_be_told();
 
-    /* The server answers again. The polls end, and so does a read that is its file's last user. */
+    /* The server answers again. The polls end, so does the close (with 0), and so does a
+     * read that is its file's last user. */
     int sum = 0;
-    for (int at = 0; at < 3; at++)
+    for (int at = 0; at < 4; at++)
         sum += result(&three);
     MUST(sum == (POLLIN | POLLOUT) && epoll_wait(epoll, &event, 1, -1) == 1);
     io_uring_queue_exit(&three);

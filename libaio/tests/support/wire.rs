@@ -38,7 +38,8 @@ const INIT_FLAGS: u32 = 1 | 1 << 15 | 1 << 5;
 /// The number of asynchronous requests that the kernel sends at a time.
 const BACKGROUND: u16 = 512;
 
-/// Flag in the answer to OPEN: the kernel sends no request when a descriptor is closed.
+/// Flag in the answer to OPEN (FOPEN_NOFLUSH): the kernel sends no FLUSH when a descriptor is
+/// closed. RELEASE still follows the last close, which does not wait for its answer.
 pub const NO_FLUSH: u32 = 1 << 5;
 
 pub const ROOT: u64 = 1;

@@ -136,11 +136,13 @@ impl Stream {
     }
 
     /// The events that the stream waits for. Requests that were passed on to a worker, or are held
-    /// back, do not count.
-    fn events(&self) -> Option<i16> {
+    /// back, do not count. `is_served`: a thread executes a transfer for these events, and others
+    /// wait for its end.
+    fn events(&self, is_served: impl Fn(i16) -> bool) -> Option<i16> {
         let waits = |&at: &usize| {
             let one = &self.waiting[at];
-            one.passed_on == 0 && !one.held && !self.is_behind(at)
+            let is_behind = self.is_behind(at) || one.transfer && is_served(one.events);
+            one.passed_on == 0 && !one.held && !is_behind
         };
         let all = (0..self.waiting.len()).filter(waits).map(|at| self.waiting[at].events);
         all.reduce(|events, one| events | one)
@@ -182,8 +184,8 @@ pub(super) struct Streams {
     due: VecDeque<RawFd>,
     /// Descriptors to check when the thread wakes.
     later: Vec<RawFd>,
-    /// Descriptors and directions of transfers that the thread has taken off the list to execute
-    /// them: they may come back.
+    /// Descriptors and directions of transfers that a thread executes, and that are not on the
+    /// list: they may come back.
     pub(super) served: Vec<(RawFd, i16)>,
     registrations: u32,
 }
@@ -240,6 +242,28 @@ impl Streams {
         }
     }
 
+    /// May a new transfer be executed before it is on the list? Yes if no earlier one of its stream
+    /// is there, is executed, or may still come. Then the new one counts as served until
+    /// [`was_served`](Self::was_served).
+    pub(super) fn begins(&mut self, new: &PolledRequest) -> bool {
+        let served = (new.fd, new.events);
+        let stream = self.by_fd.get(&new.fd);
+        let waits = stream.is_some_and(|one| one.waiting.iter().any(|other| other.goes_with(new)));
+        let begins = !waits && !self.served.contains(&served) && !new.has_strays_before();
+        if begins {
+            self.served.push(served);
+        }
+        begins
+    }
+
+    /// A transfer was executed, and has ended or is on the list again. Returns whether requests of
+    /// the descriptor wait.
+    pub(super) fn was_served(&mut self, fd: RawFd, events: i16) -> bool {
+        self.served.retain(|&served| served != (fd, events));
+        self.is_due(fd);
+        self.by_fd.contains_key(&fd)
+    }
+
     pub(super) fn add(&mut self, new: PolledRequest) {
         let fd = new.fd;
         let is_served = self.served.contains(&(fd, new.events));
@@ -279,6 +303,7 @@ impl Streams {
         while at < stream.waiting.len() {
             let is_behind = stream.is_behind(at);
             let one = &mut stream.waiting[at];
+            let is_behind = is_behind || one.transfer && self.served.contains(&(fd, one.events));
             one.held = one.held && one.has_strays_before();
             let revents = seen & (one.events | ALWAYS);
             if revents == 0 && one.tried
@@ -319,7 +344,8 @@ impl Streams {
         if is_held {
             self.later.push(fd);
         }
-        let Some(events) = stream.events() else {
+        let served = &self.served;
+        let Some(events) = stream.events(|events| served.contains(&(fd, events))) else {
             return if is_held { StreamWatch::Held } else { StreamWatch::Yes };
         };
         let is_known = stream.registration != 0;

@@ -3,8 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Poller;
-use crate::board::Sink;
-use crate::board::{Board, Dispatcher as _, without_taker};
+use crate::board::{Board, Dispatcher as _, Executor, Sink, without_taker};
 use crate::front::Entry;
 use crate::instance::Instance;
 use crate::own;
@@ -96,7 +95,14 @@ impl Sink for Results {
     fn ends_short_writes(&self) -> bool {
         self.as_io_uring
     }
+
+    fn tries_at_submit(&self, sqe: &Sqe) -> bool {
+        sqe.user_data == TRIED
+    }
 }
+
+/// The user data of requests that their submitter tries.
+const TRIED: u64 = 7;
 
 /// A context whose poller has no thread: the test's thread acts in its place.
 fn without_thread(as_io_uring: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
@@ -143,10 +149,8 @@ fn take(poller: &Poller) -> Vec<(super::PolledRequest, i16)> {
 fn serve(poller: &Poller, ready: Vec<(super::PolledRequest, i16)>) {
     for (waiting, revents) in ready {
         let served = (waiting.fd, waiting.events);
-        poller.serve(waiting, revents);
-        let streams = &mut lock(&poller.state).streams;
-        streams.served.retain(|&one| one != served);
-        streams.is_due(served.0);
+        poller.serve(waiting, revents, Executor::Poller);
+        lock(&poller.state).streams.was_served(served.0, served.1);
     }
 }
 
@@ -168,7 +172,7 @@ fn the_first_of_a_stream_is_never_cancelled_and_those_behind_it_always_are() {
         if round == 1 {
             // The thread has tried the first read, and has done nothing else since.
             for (waiting, revents) in take(poller) {
-                poller.serve(waiting, revents);
+                poller.serve(waiting, revents, Executor::Poller);
             }
         }
         let found = instance.cancel_all_on(fd);
@@ -367,4 +371,87 @@ fn of_many_streams_that_wait_only_those_that_are_ready_are_looked_at() {
     assert_eq!(*lock(&results), [1; 4]);
     let state = lock(&poller.state);
     [state.epoll, state.eventfd].into_iter().for_each(own::close);
+}
+
+/// Submits a read of one byte, which the submitter tries if `user_data` is [`TRIED`].
+fn submit_read(instance: &Arc<Instance>, fd: RawFd, buffer: &mut [u8; 1], user_data: u64) {
+    let sqe = Sqe::read(fd, &mut buffer[..], 0).user_data(user_data);
+    let entry = [Entry { sqe, data: 0, notify: -1 }];
+    // SAFETY: the buffers outlive the requests, which end in each test.
+    assert_eq!(unsafe { instance.submit(&entry) }.accepted, 1);
+}
+
+#[test]
+fn a_submitter_tries_a_transfer_only_if_none_of_its_stream_is_before_it() {
+    let (instance, results) = without_thread(true);
+    let poller = instance.poller();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 5]);
+    Facts::forget(&(fd..=fd));
+    let [first, second, third, fourth, fifth] = buffers.each_mut();
+    writer.write_all(b"a").unwrap();
+    submit_read(&instance, fd, first, TRIED);
+    assert_eq!(std::mem::take(&mut *lock(&results)), [1], "by its submitter");
+    submit_read(&instance, fd, second, TRIED);
+    assert!(take(poller).is_empty(), "it was tried, and waits for an event");
+    writer.write_all(b"bcde").unwrap();
+    submit_read(&instance, fd, third, TRIED);
+    assert!(lock(&results).is_empty(), "it stays behind the second one");
+    all_are_ready(poller);
+    let tried = take(poller);
+    submit_read(&instance, fd, fourth, TRIED);
+    assert!(lock(&results).is_empty(), "the second one is being executed");
+    serve(poller, tried);
+    for _ in 0..2 {
+        serve(poller, take(poller));
+    }
+    submit_read(&instance, fd, fifth, TRIED);
+    assert_eq!(*lock(&results), [1; 4]);
+    assert_eq!(buffers.concat(), b"abcde");
+    assert!(lock(&poller.state).streams.served.is_empty());
+    instance.close();
+    own::close(lock(&poller.state).eventfd);
+}
+
+#[test]
+fn reads_tried_by_several_submitters_get_each_byte_once_in_the_order_of_their_thread() {
+    const THREADS: usize = 4;
+    const READS: usize = 500;
+    let results = Arc::default();
+    let sink = Box::new(Results { all: Arc::clone(&results), as_io_uring: true });
+    let instance = Instance::with_sink(&Context::builder().entries(4096), sink).unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let fd = reader.as_raw_fd();
+    Facts::forget(&(fd..=fd));
+    let mut buffers = vec![[[0u8; 1]; READS]; THREADS];
+    let all: Vec<u8> = (0..THREADS * READS).map(|at| (at / 8) as u8).collect();
+    std::thread::scope(|scope| {
+        for (thread, buffers) in buffers.iter_mut().enumerate() {
+            let instance = &instance;
+            scope.spawn(move || {
+                for (at, buffer) in buffers.iter_mut().enumerate() {
+                    let is_tried = (at + thread) % 3 != 0;
+                    submit_read(instance, fd, buffer, if is_tried { TRIED } else { 0 });
+                }
+            });
+        }
+        for part in all.chunks(37) {
+            writer.write_all(part).unwrap();
+            std::thread::yield_now();
+        }
+    });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while lock(&results).len() < all.len() {
+        assert!(Instant::now() < deadline, "{} of {}", lock(&results).len(), all.len());
+        std::thread::yield_now();
+    }
+    assert!(lock(&results).iter().all(|&one| one == 1));
+    // The written bytes never get smaller.
+    assert!(buffers.iter().all(|own| own.is_sorted()));
+    let mut read: Vec<u8> = buffers.concat().concat();
+    let mut written = all;
+    read.sort_unstable();
+    written.sort_unstable();
+    assert_eq!(read, written);
+    instance.close();
 }
