@@ -3,12 +3,12 @@
 # ci/random-rings.sh [COUNT [FIRST]]
 #
 # COUNT is 100,000 by default, FIRST the first seed (1). A program has up to twenty entries: reads
-# and writes of files and pipes, links, drains, timeouts, cancels, and messages to two rings, on a
-# queue that overflows. Half of the programs have requests that wait, on pipes, sockets, listeners,
-# epolls, futexes, children, and files and buffers that are registered with tags; some take buffers
-# of groups, or are multishot. Such requests end by data or clients, by cancels (also by
-# descriptor), or with their thread. Some programs fork while requests wait, or have several
-# processes use one ring.
+# and writes of files and pipes, also with flags, closes, links, drains, timeouts, cancels, and
+# messages to two rings, on a queue that overflows. Half of the programs have requests that wait, on
+# pipes, sockets, listeners, epolls, futexes, children, and files and buffers that are registered
+# with tags; some take buffers of groups, or are multishot. Such requests end by data or clients, by
+# cancels (also by descriptor), or with their thread. Some programs fork while requests wait, or
+# have several processes use one ring.
 # From Linux 6.16 on, there are also commands to sockets, pipes, sends without a copy, and cloned
 # buffers. Rings are of all modes, DEFER_TASKRUN too. Exits with 2 at the first difference, and
 # prints it. If the kernel itself gives several answers to a program, this is no difference; such

@@ -44,6 +44,14 @@ static void prints_messages(void)
     }
 }
 
+/* Flags of a read or write, mostly none: RWF_HIPRI is refused, as 0x200 is, and RWF_DSYNC, RWF_SYNC
+ * and RWF_NOAPPEND change nothing. */
+static int draw_flags(int is_refused)
+{
+    static const int FLAGS[] = { RWF_DSYNC, RWF_SYNC, 0x20, RWF_HIPRI, 0x200 };
+    return pick(4) ? 0 : FLAGS[pick(is_refused ? 5 : 3)];
+}
+
 #include "random_newer.h"
 
 /* Fills an entry. Returns true if the entry waits without end: the next entry then has to be a
@@ -57,11 +65,14 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
     unsigned kind = pick(after_link ? 22 : 20);
     switch (is_shared && kind > 15 && kind < 20 ? 0 : kind) {
     case 0:
-    case 1:
         io_uring_prep_nop(sqe);
+        break;
+    case 1:
+        io_uring_prep_close(sqe, dup(pick(2) ? file : pick(2) ? empty[0] : sockets[0]));
         break;
     case 2:
         io_uring_prep_read(sqe, file, buffer, 16, pick(100));
+        sqe->rw_flags = draw_flags(1);
         break;
     case 3:
         io_uring_prep_read(sqe, file, buffer, 16, 4096 - pick(20));
@@ -71,6 +82,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
         break;
     case 5:
         io_uring_prep_write(sqe, file, "0123456789abcdef", 1 + pick(16), 200 + 16 * at);
+        sqe->rw_flags = draw_flags(1);
         break;
     case 6:
         io_uring_prep_nop(sqe);
@@ -102,6 +114,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
             break;
         }
         io_uring_prep_read(sqe, empty[0], buffer, 1, 0);
+        sqe->rw_flags = draw_flags(0);
         is_due = 1;
         break;
     case 14:
