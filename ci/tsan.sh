@@ -33,6 +33,9 @@ not_run() {
 skips=()
 not_run matrix "runs the suite in processes of its own"
 not_run ten_thousand_contexts "measures memory, of which the sanitizer keeps some"
+for test in an_idle_context_uses_no_cpu a_waiter_behind_blocked_opens_uses_no_cpu; do
+    not_run "$test" "the sanitizer has a thread of its own, which wakes every 100 ms"
+done
 not_run huge_lengths "its plain write(2) has a length beyond its buffer, which is reported"
 export URINGLET_STRESS_REQUESTS="${URINGLET_STRESS_REQUESTS:-100000}"
 for engine in auto workers; do
