@@ -186,7 +186,17 @@ impl Core {
                     continue;
                 }
                 Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
-                Task::Call(key, call) => Mail::Ended(key, call.run()),
+                Task::Call(key, call) => {
+                    // A close would wait for the tries, which this thread has still to make.
+                    let is_held_up = tasks.iter().any(|task| matches!(task, Task::Try(..)));
+                    let call = if is_held_up {
+                        self.with(|locked| locked.hand_over_close(key, call))
+                    } else {
+                        Some(call)
+                    };
+                    let Some(call) = call else { continue };
+                    Mail::Ended(key, call.run())
+                }
                 Task::Try(key, fd, socket) => {
                     tried.push((key, socket.try_now(fd)));
                     let goes_on = matches!(tasks.front(), Some(Task::Try(..)));

@@ -1,6 +1,7 @@
 //! Starts requests: the first step of each operation.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use uringlet::Sqe;
 use uringlet::front::{self, Descriptor};
@@ -165,6 +166,19 @@ impl Locked<'_> {
             self.tasks.push(Task::Call(key, call));
         }
         true
+    }
+
+    /// Hands a close that its submitter was to make to the engine. Returns the call if it is no
+    /// close, or its ring is being closed.
+    pub(super) fn hand_over_close(&mut self, key: u64, call: Box<Call>) -> Option<Box<Call>> {
+        let is_over = self.core().closing.load(Ordering::Relaxed);
+        let at = self.find(key).filter(|_| !is_over && matches!(*call, Call::Close { .. }));
+        let Some(at) = at else { return Some(call) };
+        self.request(at).call = Some(call);
+        let sqe = self.request(at).call_sqe();
+        self.hand_over(at, sqe);
+        self.make_ready(at);
+        None
     }
 
     /// Makes a call on this thread, which has to be the one that submitted the request. In another
