@@ -66,12 +66,6 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Does the submitting thread try this transfer on a stream, without waiting, as in io_uring?
-    /// Otherwise the poller tries it first.
-    fn tries_at_submit(&self, _sqe: &Sqe) -> bool {
-        false
-    }
-
     /// Called before a transfer on a stream is executed without waiting. `Some(result)` ends the
     /// request without executing it.
     fn before_transfer(&self, _sqe: &Sqe) -> Option<i32> {
@@ -354,11 +348,6 @@ impl Board {
     /// As [`Sink::ends_short_writes`].
     pub(crate) fn ends_short_writes(&self) -> bool {
         self.sink.as_ref().is_some_and(|sink| sink.ends_short_writes())
-    }
-
-    /// As [`Sink::tries_at_submit`].
-    pub(crate) fn tries_at_submit(&self, sqe: &Sqe) -> bool {
-        self.sink.as_ref().is_some_and(|sink| sink.tries_at_submit(sqe))
     }
 
     /// As [`Sink::before_transfer`].

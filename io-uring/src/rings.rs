@@ -115,6 +115,16 @@ impl Registry for AllRings {
         is_polled(fd);
     }
 
+    fn is_needed(&self, fd: i32) -> bool {
+        let mut is_needed = false;
+        if let Some(rings) = RINGS.current() {
+            rings.table.each(|ring| {
+                is_needed |= ring.instance().is_some_and(|instance| instance.needs(fd));
+            });
+        }
+        is_needed
+    }
+
     fn any_is_polled(&self) -> bool {
         any_is_polled()
     }

@@ -71,6 +71,15 @@ impl Instance {
         }
     }
 
+    /// Is a request on this descriptor, or will one count it up? Then
+    /// [`before_close`](Self::before_close) may wait.
+    pub fn needs(&self, fd: i32) -> bool {
+        let (slots, fds) = (self.board.free_slots(), fd..=fd);
+        let mut needs = false;
+        slots.each_held(|index| needs |= self.board.slot(index).needs_one_of(&fds));
+        needs
+    }
+
     /// Destroys the context: cancels requests that have not started, waits for the others, and
     /// refuses everything from then on. Completed requests can still be reaped. Waiting threads are
     /// woken, and return.

@@ -24,6 +24,7 @@ use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
 use crate::sync::Count;
 use crate::sys;
+use crate::threads::poller::Untried;
 
 /// A request as a front end submits it.
 #[derive(Clone, Copy, Debug)]
@@ -499,6 +500,18 @@ impl Instance {
         }
     }
 
+    /// Runs `submit`, and then executes the transfers on streams that it has submitted to this
+    /// context, as far as they need not wait. The poller gets the others. So a transfer that need
+    /// not wait changes no thread, as in io_uring.
+    pub fn try_streams_of<R>(&self, submit: impl FnOnce() -> R) -> R {
+        let outer = Untried::begin();
+        let answer = submit();
+        if outer.end() {
+            self.threads.get().poller.try_untried(&self.board);
+        }
+        answer
+    }
+
     /// Pushes requests to the lanes that `choose` returns. A function of its own, so that the code
     /// for a single request stays small.
     #[inline(never)]
@@ -506,7 +519,7 @@ impl Instance {
         /// The inline lane, whose queue keeps its order. Fsyncs go there first, to stay behind
         /// earlier writes.
         const INLINE: usize = Route::Inline as usize;
-        let in_hand = Count::new();
+        let _in_hand = Count::new();
         let board = &self.board;
         let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
@@ -527,7 +540,8 @@ impl Instance {
             request.fast =
                 route == Route::Inline && !stream && !may_hang && self.executes_fast(&request);
             match route {
-                Route::Stream | Route::Null => batches[route as usize].push(request.into_index()),
+                Route::Stream => self.wait_for_descriptor(request),
+                Route::Null => batches[Route::Null as usize].push(request.into_index()),
                 Route::Sync => batches[INLINE].push(request.queue()),
                 _ => batches[route as usize].push(request.queue()),
             }
@@ -562,12 +576,6 @@ impl Instance {
         }
         if !waiters_come && self.is_helpless() {
             self.run_without_workers();
-        }
-        // This thread may execute these requests. Their ends may take locks and submit others.
-        drop(in_hand);
-        for &slot in batches[Route::Stream as usize].as_slice() {
-            // SAFETY: as above.
-            self.wait_for_descriptor(unsafe { board.in_hand(slot) });
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod streams;
 
+use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,7 +19,7 @@ use crate::exec::{self, Mode};
 use crate::own::{self, Copies};
 use crate::request::{Kind, Route, Slot, Started};
 use crate::router::tuning::{LATER, RETIRE_AFTER, TICK};
-use crate::sync::{Count, lock_counted};
+use crate::sync::{Count, Guard, lock_counted};
 use crate::sys;
 
 /// Events for a kernel lane's eventfd: each increment is an event, and no thread has to read the
@@ -28,6 +29,44 @@ const EACH: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 /// Flags of preadv2(2) that a stream may have beside `RWF_NOWAIT`: HIPRI, DSYNC, SYNC, APPEND,
 /// NOAPPEND, NOSIGNAL. If a stream refuses a transfer with another flag, that flag is the reason.
 const RWF_ON_STREAMS: u32 = 0x137;
+
+/// What a thread does with transfers on streams that it submits: whether it leaves them on the list
+/// for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Untried {
+    /// The poller's thread tries them.
+    Never,
+    /// This thread will try them, and there are none so far.
+    None,
+    /// This thread will try them.
+    Some,
+}
+
+thread_local! {
+    static UNTRIED: Cell<Untried> = const { Cell::new(Untried::Never) };
+}
+
+impl Untried {
+    /// From here on, this thread leaves transfers to itself. Returns the value for
+    /// [`end`](Self::end).
+    pub(crate) fn begin() -> Self {
+        UNTRIED.replace(Self::None)
+    }
+
+    /// Ends what [`begin`](Self::begin) has begun. Have transfers been left?
+    pub(crate) fn end(self) -> bool {
+        UNTRIED.replace(self) == Self::Some
+    }
+
+    /// Notes a transfer. True: it is left to this thread.
+    fn note() -> bool {
+        let is_left = UNTRIED.get() != Self::Never;
+        if is_left {
+            UNTRIED.set(Self::Some);
+        }
+        is_left
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Poller {
@@ -120,24 +159,39 @@ impl Poller {
         }
     }
 
-    /// Puts a started request on the list: the thread waits for its descriptor. If the sink wants
-    /// it, the calling thread tries the request first, unless others of its stream wait.
+    /// Puts a started request on the list: the thread waits for its descriptor, unless the calling
+    /// thread will [try](Self::try_untried) it first.
     pub(crate) fn add(&'static self, owner: Arc<dyn Dispatcher>, request: Started<'_>) {
-        let is_tried = request.kind != Kind::Poll && owner.board().tries_at_submit(&request.sqe);
         let waiting = PolledRequest::new(owner, request);
+        let is_left = waiting.transfer && Untried::note();
         let mut state = lock_counted(&self.state);
-        if is_tried && state.streams.begins(&waiting) {
-            drop(state);
-            let (fd, events) = (waiting.fd, waiting.events);
-            self.serve(waiting, 0, Executor::Waiter);
-            state = lock_counted(&self.state);
-            if !state.streams.was_served(fd, events) {
-                return;
-            }
-        } else {
-            waiting.begins_to_wait();
-            state.streams.add(waiting);
+        waiting.begins_to_wait();
+        state.streams.add(waiting);
+        if !is_left {
+            self.make_it_look(state);
         }
+    }
+
+    /// Executes, on the calling thread, the context's transfers that were not tried yet. Transfers
+    /// that would wait, or stand behind others, are left to the thread.
+    pub(crate) fn try_untried(&'static self, board: &Board) {
+        loop {
+            let mut state = lock_counted(&self.state);
+            let Some(waiting) = state.streams.take_untried(board) else {
+                if state.streams.has_due() {
+                    self.make_it_look(state);
+                }
+                return;
+            };
+            drop(state);
+            let served = (waiting.fd, waiting.events);
+            let is_back = self.serve(waiting, 0, Executor::Waiter);
+            lock_counted(&self.state).streams.was_served(served, is_back);
+        }
+    }
+
+    /// Makes the thread check the list: wakes it, or makes it.
+    fn make_it_look(&'static self, mut state: Guard<'_, PollerState>) {
         let woken = self.wake(&mut state);
         drop(state);
         if woken || self.spawn() {
@@ -316,15 +370,15 @@ impl Poller {
             drop(state);
             for (waiting, revents) in ready {
                 let (fd, events) = (waiting.fd, waiting.events);
-                self.serve(waiting, revents, Executor::Poller);
-                // The request has ended, or is on the list again. No later one has begun.
-                lock_counted(&self.state).streams.was_served(fd, events);
+                let is_back = self.serve(waiting, revents, Executor::Poller);
+                lock_counted(&self.state).streams.was_served((fd, events), is_back);
             }
         }
     }
 
-    /// Executes a request that was taken off the list, or was not put on it, without waiting.
-    fn serve(&self, waiting: PolledRequest, revents: i16, by: Executor) {
+    /// Executes a request that was taken off the list, without waiting. True: it is on the list
+    /// again, where another thread may have taken it.
+    fn serve(&self, waiting: PolledRequest, revents: i16, by: Executor) -> bool {
         let owner = Arc::clone(&waiting.owner);
         let board = owner.board();
         // SAFETY: off the list, so it is ours alone.
@@ -333,17 +387,20 @@ impl Poller {
         if kind == Kind::Poll {
             let bad = revents & libc::POLLNVAL != 0;
             let result = if bad { -libc::EBADF } else { i32::from(revents) };
-            return board.finish(request, result, by);
+            board.finish(request, result, by);
+            return false;
         }
         if let Some(result) = board.before_transfer(&request.sqe) {
-            return board.finish(request, result, by);
+            board.finish(request, result, by);
+            return false;
         }
         if request.route == Route::Inline {
             // The call does not wait. The request came here only to stay behind earlier ones.
             // SAFETY: copied in at submit; the buffers are the request's until its completion.
             let result = unsafe { exec::execute(&mut request, Mode::Stream) };
             board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
-            return board.finish(request, result, by);
+            board.finish(request, result, by);
+            return false;
         }
         let result = {
             // A signal handler on this thread must not wait for the stream's next request.
@@ -354,23 +411,22 @@ impl Poller {
         board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
         match -result {
             // The stream has no data or no room yet, or another thread was quicker.
-            libc::EAGAIN => self.put_back(waiting, request),
+            libc::EAGAIN => return self.put_back(waiting, request),
             // RWF_NOWAIT is not supported here, or a sandbox refuses it: the request needs a worker
             // of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM
                 if request.sqe.op_flags & !RWF_ON_STREAMS == 0 && !is_final(waiting.fd, result) =>
             {
-                if waiting.tried {
-                    self.pass_on(waiting, request)
-                } else {
-                    self.put_back(waiting, request)
+                if !waiting.tried {
+                    return self.put_back(waiting, request);
                 }
+                self.pass_on(waiting, request);
             }
             _ if kind == Kind::Write
                 && !board.ends_short_writes()
                 && exec::advance(&mut request, result) =>
             {
-                self.put_back(waiting, request)
+                return self.put_back(waiting, request);
             }
             _ => {
                 let done = request.partial as i32;
@@ -379,10 +435,12 @@ impl Poller {
                 board.finish(request, total, by);
             }
         }
+        false
     }
 
-    /// Puts a request back in front: requests that have waited less long stay behind it.
-    fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) {
+    /// Puts a request back in front: requests that have waited less long stay behind it. Returns
+    /// true.
+    fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) -> bool {
         waiting.tried = true;
         let mut state = lock_counted(&self.state);
         // The list and `served` change in one step. A cancel that saw the request in both would
@@ -391,6 +449,7 @@ impl Poller {
         request.into_index();
         waiting.begins_to_wait();
         state.streams.put_back(waiting);
+        true
     }
 
     /// A worker executes the request; later ones of its descriptor wait for it.

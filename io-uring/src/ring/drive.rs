@@ -15,7 +15,7 @@ use super::polls::POLLS_RINGS;
 use super::state::{Core, Locked};
 use super::submit::Submitted;
 use super::types::{CancelJob, Mail, Parcel, Peer, Sender, Stage, Task, Try};
-use crate::abi::{iosqe, op, rwf, setup};
+use crate::abi::{op, rwf, setup};
 use crate::memory::Word;
 use crate::prepare::RingMessage;
 use crate::service::{self, Events, Watcher};
@@ -85,7 +85,7 @@ impl Core {
         if std::mem::take(&mut after.wake) {
             engine.wake_for(&IoEvent::default());
         }
-        self.pass_on_to(engine);
+        engine.try_streams_of(|| self.pass_on_to(engine));
         self.follow_up(after);
     }
 
@@ -469,13 +469,6 @@ impl Sink for Deliver {
 
     fn ends_short_writes(&self) -> bool {
         true
-    }
-
-    fn tries_at_submit(&self, sqe: &Sqe) -> bool {
-        self.0.with(|locked| {
-            let at = locked.find(sqe.user_data);
-            at.is_none_or(|at| locked.request(at).flags & iosqe::ASYNC == 0)
-        })
     }
 
     fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {

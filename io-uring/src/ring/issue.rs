@@ -156,15 +156,21 @@ impl Locked<'_> {
         let request = self.request(at);
         let Some(&Call::Close { fd }) = request.call.as_deref() else { return false };
         let is_tried = submits && request.flags & iosqe::ASYNC == 0;
-        // The close waits for requests on its descriptor that have begun.
-        if !is_tried || self.by_number.all(fd as u64).any(|one| one != at) || !closes_at_once(fd) {
+        let is_needed = |locked: &mut Self| {
+            let others = locked.by_number.all(fd as u64).any(|one| one != at);
+            others || locked.core().registry.is_needed(fd)
+        };
+        if !is_tried || is_needed(self) || !closes_at_once(fd) {
             return false;
         }
         let request = self.request(at);
+        // Later entries of the batch find the number closed.
+        request.asks = true;
         if let Some(call) = request.call.take() {
             request.stage = Stage::Here;
             self.tasks.push(Task::Call(key, call));
         }
+        self.asking += 1;
         true
     }
 
@@ -174,8 +180,10 @@ impl Locked<'_> {
         let is_over = self.core().closing.load(Ordering::Relaxed);
         let at = self.find(key).filter(|_| !is_over && matches!(*call, Call::Close { .. }));
         let Some(at) = at else { return Some(call) };
-        self.request(at).call = Some(call);
-        let sqe = self.request(at).call_sqe();
+        let request = self.request(at);
+        request.call = Some(call);
+        let (sqe, asked) = (request.call_sqe(), std::mem::take(&mut request.asks));
+        self.asking -= u32::from(asked);
         self.hand_over(at, sqe);
         self.make_ready(at);
         None

@@ -43,6 +43,10 @@ impl Registry for NoOther {
 
     fn is_polled(&self, _: i32) {}
 
+    fn is_needed(&self, _: i32) -> bool {
+        false
+    }
+
     fn any_is_polled(&self) -> bool {
         false
     }

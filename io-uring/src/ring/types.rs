@@ -331,6 +331,8 @@ pub(crate) trait Registry: fmt::Debug + Send + Sync {
     fn peer(&self, fd: i32) -> Option<Arc<dyn Peer>>;
     /// Notes that a descriptor is watched by epoll, a poll or the like.
     fn is_polled(&self, fd: i32);
+    /// Would a close of this descriptor wait for requests of a ring?
+    fn is_needed(&self, fd: i32) -> bool;
     /// May the descriptor of a ring be watched by an epoll?
     fn any_is_polled(&self) -> bool;
 }

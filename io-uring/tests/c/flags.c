@@ -215,21 +215,63 @@ static void count_signal(int number)
 static void print_signals(struct io_uring *ring)
 {
     signal(SIGPIPE, count_signal);
-    static const struct {
-        int flags, entry;
-    } WRITES[] = { { 0, 0 }, { 0, IOSQE_ASYNC }, { NOWAIT, 0 } };
-    for (int at = 0; at < COUNT(WRITES); at++) {
+    for (int flags = 0; flags <= NOWAIT; flags += NOWAIT) {
         int ends[2];
         struct io_uring_sqe *sqe;
         open_kind(BROKEN_PIPE, 1, ends);
         sqe = entry(ring, 0);
         io_uring_prep_write(sqe, ends[1], block, LEN, 0);
-        sqe->rw_flags = WRITES[at].flags;
-        sqe->flags = WRITES[at].entry;
+        sqe->rw_flags = flags;
         MUST(io_uring_submit_and_wait(ring, 1) == 1);
-        printf("write %d: %d signals, ", at, signals);
+        printf("flags %x: %d signals, ", flags, signals);
         completions(ring, "broken pipe", 1);
         close(ends[1]);
+    }
+}
+
+/* Entries of one batch that follow each other: a cancel of a read that is submitted behind it, and
+ * a read and a write of descriptors that were closed before. */
+static void print_batches(struct io_uring *ring)
+{
+    int full[2], empty[2], closed[2];
+    struct io_uring_sqe *sqe;
+    MUST(pipe(full) == 0 && pipe(empty) == 0 && pipe(closed) == 0);
+    MUST(write(full[1], block, LEN) == LEN);
+    sqe = entry(ring, 0);
+    io_uring_prep_read(sqe, full[0], block, LEN, 0);
+    sqe->user_data = 1;
+    sqe->flags = IOSQE_IO_LINK;
+    sqe = entry(ring, 0);
+    io_uring_prep_cancel64(sqe, 3, 0);
+    sqe->user_data = 2;
+    sqe = entry(ring, 0);
+    io_uring_prep_read(sqe, empty[0], block, LEN, 0);
+    sqe->user_data = 3;
+    MUST(io_uring_submit(ring) == 3);
+    /* The cancel may come before the read that it names: then that read ends by data. */
+    if (io_uring_cq_ready(ring) < 3)
+        MUST(write(empty[1], block, LEN) == LEN);
+    struct io_uring_cqe *cqe;
+    for (int at = 0; at < 3; at++) {
+        MUST(io_uring_wait_cqe(ring, &cqe) == 0);
+        int is_fair = cqe->res == (int[]){ 0, LEN, 0, -ECANCELED }[cqe->user_data]
+                      || (cqe->user_data == 2 && cqe->res == -ENOENT)
+                      || (cqe->user_data == 3 && cqe->res == LEN);
+        if (!is_fair)
+            printf("batch: %d gives %d\n", (int)cqe->user_data, cqe->res);
+        io_uring_cqe_seen(ring, cqe);
+    }
+    MUST(write(closed[1], block, LEN) == LEN);
+    for (int end = 0; end < 2; end++) {
+        io_uring_prep_close(entry(ring, 0), closed[end]);
+        sqe = entry(ring, 0);
+        if (end)
+            io_uring_prep_write(sqe, closed[end], block, LEN, 0);
+        else
+            io_uring_prep_read(sqe, closed[end], block, LEN, 0);
+        sqe->user_data = 1;
+        MUST(io_uring_submit(ring) == 2);
+        sorted(ring, "closed", 2);
     }
 }
 
@@ -243,6 +285,7 @@ int main(void)
             for (int is_ready = 0; is_ready < 2; is_ready++)
                 print_all(&ring, kind, op, is_ready);
     print_signals(&ring);
+    print_batches(&ring);
     io_uring_queue_exit(&ring);
     return 0;
 }

@@ -242,26 +242,50 @@ impl Streams {
         }
     }
 
-    /// May a new transfer be executed before it is on the list? Yes if no earlier one of its stream
-    /// is there, is executed, or may still come. Then the new one counts as served until
-    /// [`was_served`](Self::was_served).
-    pub(super) fn begins(&mut self, new: &PolledRequest) -> bool {
-        let served = (new.fd, new.events);
-        let stream = self.by_fd.get(&new.fd);
-        let waits = stream.is_some_and(|one| one.waiting.iter().any(|other| other.goes_with(new)));
-        let begins = !waits && !self.served.contains(&served) && !new.has_strays_before();
-        if begins {
-            self.served.push(served);
+    /// Takes a transfer of this context off the list that was not tried yet, and stands behind no
+    /// other one.
+    pub(super) fn take_untried(&mut self, board: &Board) -> Option<PolledRequest> {
+        let mut found = None;
+        for &fd in &self.due {
+            let Some(stream) = self.by_fd.get(&fd) else { continue };
+            let is_one = |&at: &usize| {
+                let one = &stream.waiting[at];
+                let is_free = one.transfer && !one.tried && !one.held && one.passed_on == 0;
+                let is_first = !stream.is_behind(at) && !self.served.contains(&(fd, one.events));
+                let is_of_board = std::ptr::eq(one.owner.board(), board);
+                is_of_board && is_free && is_first && !one.has_strays_before()
+            };
+            if let Some(at) = (0..stream.waiting.len()).find(is_one) {
+                found = Some((fd, at));
+                break;
+            }
         }
-        begins
+        let (fd, at) = found?;
+        let waiting = self.by_fd.get_mut(&fd)?.waiting.remove(at);
+        waiting.ends_to_wait();
+        self.served.push((fd, waiting.events));
+        Some(waiting)
     }
 
-    /// A transfer was executed, and has ended or is on the list again. Returns whether requests of
-    /// the descriptor wait.
-    pub(super) fn was_served(&mut self, fd: RawFd, events: i16) -> bool {
-        self.served.retain(|&served| served != (fd, events));
+    /// Have streams to check requests?
+    pub(super) fn has_due(&self) -> bool {
+        let waits = |fd| self.by_fd.get(fd).is_some_and(|stream| !stream.waiting.is_empty());
+        self.due.iter().any(waits)
+    }
+
+    /// A transfer was executed. `is_back`: it is on the list again. Otherwise it no longer counts
+    /// as served, and the next one of its stream may begin.
+    pub(super) fn was_served(&mut self, served: (RawFd, i16), is_back: bool) {
+        if !is_back {
+            self.served.retain(|&one| one != served);
+        }
+        let fd = served.0;
+        let is_over = |stream: &Stream| stream.waiting.is_empty() && stream.registration == 0;
+        if self.by_fd.get(&fd).is_some_and(is_over) {
+            self.by_fd.remove(&fd);
+            self.due.retain(|&one| one != fd);
+        }
         self.is_due(fd);
-        self.by_fd.contains_key(&fd)
     }
 
     pub(super) fn add(&mut self, new: PolledRequest) {

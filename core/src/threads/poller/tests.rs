@@ -95,14 +95,7 @@ impl Sink for Results {
     fn ends_short_writes(&self) -> bool {
         self.as_io_uring
     }
-
-    fn tries_at_submit(&self, sqe: &Sqe) -> bool {
-        sqe.user_data == TRIED
-    }
 }
-
-/// The user data of requests that their submitter tries.
-const TRIED: u64 = 7;
 
 /// A context whose poller has no thread: the test's thread acts in its place.
 fn without_thread(as_io_uring: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
@@ -149,8 +142,8 @@ fn take(poller: &Poller) -> Vec<(super::PolledRequest, i16)> {
 fn serve(poller: &Poller, ready: Vec<(super::PolledRequest, i16)>) {
     for (waiting, revents) in ready {
         let served = (waiting.fd, waiting.events);
-        poller.serve(waiting, revents, Executor::Poller);
-        lock(&poller.state).streams.was_served(served.0, served.1);
+        let is_back = poller.serve(waiting, revents, Executor::Poller);
+        lock(&poller.state).streams.was_served(served, is_back);
     }
 }
 
@@ -373,12 +366,12 @@ fn of_many_streams_that_wait_only_those_that_are_ready_are_looked_at() {
     [state.epoll, state.eventfd].into_iter().for_each(own::close);
 }
 
-/// Submits a read of one byte, which the submitter tries if `user_data` is [`TRIED`].
-fn submit_read(instance: &Arc<Instance>, fd: RawFd, buffer: &mut [u8; 1], user_data: u64) {
-    let sqe = Sqe::read(fd, &mut buffer[..], 0).user_data(user_data);
-    let entry = [Entry { sqe, data: 0, notify: -1 }];
+/// Submits a read of one byte, which the submitter tries if it `is_tried`.
+fn submit_read(instance: &Arc<Instance>, fd: RawFd, buffer: &mut [u8; 1], is_tried: bool) {
+    let entry = [Entry { sqe: Sqe::read(fd, &mut buffer[..], 0), data: 0, notify: -1 }];
     // SAFETY: the buffers outlive the requests, which end in each test.
-    assert_eq!(unsafe { instance.submit(&entry) }.accepted, 1);
+    let submit = || unsafe { instance.submit(&entry) }.accepted;
+    assert_eq!(if is_tried { instance.try_streams_of(submit) } else { submit() }, 1);
 }
 
 #[test]
@@ -390,22 +383,22 @@ fn a_submitter_tries_a_transfer_only_if_none_of_its_stream_is_before_it() {
     Facts::forget(&(fd..=fd));
     let [first, second, third, fourth, fifth] = buffers.each_mut();
     writer.write_all(b"a").unwrap();
-    submit_read(&instance, fd, first, TRIED);
+    submit_read(&instance, fd, first, true);
     assert_eq!(std::mem::take(&mut *lock(&results)), [1], "by its submitter");
-    submit_read(&instance, fd, second, TRIED);
+    submit_read(&instance, fd, second, true);
     assert!(take(poller).is_empty(), "it was tried, and waits for an event");
     writer.write_all(b"bcde").unwrap();
-    submit_read(&instance, fd, third, TRIED);
+    submit_read(&instance, fd, third, true);
     assert!(lock(&results).is_empty(), "it stays behind the second one");
     all_are_ready(poller);
     let tried = take(poller);
-    submit_read(&instance, fd, fourth, TRIED);
+    submit_read(&instance, fd, fourth, true);
     assert!(lock(&results).is_empty(), "the second one is being executed");
     serve(poller, tried);
     for _ in 0..2 {
         serve(poller, take(poller));
     }
-    submit_read(&instance, fd, fifth, TRIED);
+    submit_read(&instance, fd, fifth, true);
     assert_eq!(*lock(&results), [1; 4]);
     assert_eq!(buffers.concat(), b"abcde");
     assert!(lock(&poller.state).streams.served.is_empty());
@@ -430,8 +423,7 @@ fn reads_tried_by_several_submitters_get_each_byte_once_in_the_order_of_their_th
             let instance = &instance;
             scope.spawn(move || {
                 for (at, buffer) in buffers.iter_mut().enumerate() {
-                    let is_tried = (at + thread) % 3 != 0;
-                    submit_read(instance, fd, buffer, if is_tried { TRIED } else { 0 });
+                    submit_read(instance, fd, buffer, (at + thread) % 3 != 0);
                 }
             });
         }
