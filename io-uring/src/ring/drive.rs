@@ -85,7 +85,11 @@ impl Core {
         if std::mem::take(&mut after.wake) {
             engine.wake_for(&IoEvent::default());
         }
-        engine.try_streams_of(|| self.pass_on_to(engine));
+        if self.handover.ready() > 0 {
+            engine.try_streams_of(|| self.pass_on_to(engine));
+        } else {
+            self.pass_on_to(engine);
+        }
         self.follow_up(after);
     }
 
