@@ -90,6 +90,13 @@ impl Eventfd {
     }
 }
 
+impl From<OwnedFd> for Eventfd {
+    /// An eventfd that does not block.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
 impl Drop for Eventfd {
     fn drop(&mut self) {
         // Another file may get the number.
@@ -122,13 +129,17 @@ pub(crate) fn is_kept(fd: RawFd) {
     }
 }
 
-/// Adds `n` to an eventfd, or as much as fits without blocking.
-pub(crate) fn count_up(fd: RawFd, n: u32) {
-    let blocks = match Facts::noted(fd) {
+/// May a write to this eventfd block?
+pub(crate) fn blocks(fd: RawFd) -> bool {
+    match Facts::noted(fd) {
         Some(facts) => !facts.seems_nonblocking(),
         None => seems_to_block(fd),
-    };
-    if blocks {
+    }
+}
+
+/// Adds `n` to an eventfd, or as much as fits without blocking.
+pub(crate) fn count_up(fd: RawFd, n: u32) {
+    if blocks(fd) {
         let _turn = EventfdTurn::take();
         // The kernel does not say how much one write may add, but it says whether 1 fits.
         if (0..n).take_while(|_| is_writable(fd)).filter(|_| sys::eventfd_add(fd, 1) > 0).count()

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use uringlet::{Canceller, Cqe, Sqe};
 
 use crate::buffer::{self, Hold};
 use crate::error;
-use crate::ready::{eventfd, lock};
+use crate::ready::lock;
 
 /// The exception of a failed operation: an `OSError`, and the `SystemError` that caio's users
 /// expect.
@@ -432,10 +432,10 @@ impl Context {
         if !(1..=uringlet::ENTRIES_MAX).contains(&max_requests) {
             return Err(PyValueError::new_err("max_requests is out of range"));
         }
-        let counter = eventfd()?;
         let mut context =
             uringlet::Context::new(max_requests).map_err(|error| error::os_error(error.errno()))?;
-        context.set_eventfd(Some(counter.as_fd())).map_err(|error| error::from_io(&error))?;
+        let counter = context.eventfd().and_then(|counter| counter.try_clone_to_owned());
+        let counter = Eventfd::from(counter.map_err(|error| error::from_io(&error))?);
         let canceller = context.canceller();
         let owned = Mutex::new(Some(Owned { context, outstanding: 0, next: 0 }));
         let (max_requests, in_flight) = (max_requests as usize, Mutex::default());

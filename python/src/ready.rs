@@ -14,12 +14,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// # Errors
-/// As eventfd(2).
-pub(crate) fn eventfd() -> PyResult<Eventfd> {
-    Eventfd::new().map_err(|error| error::from_io(&error))
-}
-
 /// The part of a loop's state that threads of the engine use.
 pub(crate) struct Ready {
     counter: Eventfd,
@@ -31,7 +25,8 @@ pub(crate) type Home = Arc<OnceLock<Arc<Ready>>>;
 
 impl Ready {
     pub(crate) fn new() -> PyResult<Arc<Self>> {
-        Ok(Arc::new(Self { counter: eventfd()?, ended: Mutex::default() }))
+        let counter = Eventfd::new().map_err(|error| error::from_io(&error))?;
+        Ok(Arc::new(Self { counter, ended: Mutex::default() }))
     }
 
     /// Has the loop call its reader.

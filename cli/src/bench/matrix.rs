@@ -57,10 +57,11 @@ impl Settings {
     }
 
     /// How requests of a workload are handed over. At a depth of 1, all in a call is the same as
-    /// one in a call. Event loops are for direct requests: reads from the page cache do not wait.
+    /// one in a call.
     fn manners(&self, workload: Workload, depth: usize) -> Vec<Manner> {
-        let direct = matches!(workload, Workload::DirectRead | Workload::DirectWrite);
-        let mut manners = match (&self.submit[..], direct) {
+        use Workload::{BufferedWrite, CachedRead, DirectRead, DirectWrite};
+        let looped = matches!(workload, CachedRead | BufferedWrite | DirectRead | DirectWrite);
+        let mut manners = match (&self.submit[..], looped) {
             ([], true) => vec![Manner::AllInACall, Manner::OneInACall, Manner::EventLoop],
             ([], false) => vec![Manner::AllInACall, Manner::OneInACall],
             (chosen, _) => chosen.to_vec(),
@@ -510,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_come_twice_and_direct_requests_in_an_event_loop_too() {
+    fn depths_come_twice_and_in_an_event_loop_too() {
         let mut settings = matrix(Vec::new()).settings;
         let texts = |settings: &Settings, workload| -> Vec<String> {
             let of = |depth| {
@@ -520,10 +521,12 @@ mod tests {
             [1, 32].into_iter().flat_map(of).collect()
         };
         let twice = ["1", "32, all in a call", "32, one in a call"];
-        assert_eq!(texts(&settings, Workload::CachedRead), twice);
+        assert_eq!(texts(&settings, Workload::ColdRead), twice);
         let looped =
             ["1", "1, event loop", "32, all in a call", "32, one in a call", "32, event loop"];
-        assert_eq!(texts(&settings, Workload::DirectWrite), looped);
+        for workload in [Workload::CachedRead, Workload::DirectWrite] {
+            assert_eq!(texts(&settings, workload), looped);
+        }
         settings.submit = vec![Manner::AllInACall];
         assert_eq!(texts(&settings, Workload::DirectRead), ["1", "32, all in a call"]);
     }

@@ -14,8 +14,9 @@ use crate::board::DirectCompletions;
 use crate::config::EngineKind;
 use crate::descriptor::Asked;
 use crate::errno;
+use crate::eventfd;
 use crate::exec::{self, Tried};
-use crate::request::{Expect, Kind, Request, Route, Started};
+use crate::request::{CopiedIn, Expect, Kind, Request, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX, TRIED_PARTS};
 use crate::router::{self, Call, KernelScope};
@@ -189,6 +190,18 @@ impl Instance {
     /// # Safety
     /// As for [`Instance::submit_with`]; buffers belong to the transfer during the call.
     pub unsafe fn try_now(&self, sqe: &Sqe) -> Option<i32> {
+        // SAFETY: the caller's contract.
+        let (kind, result) = unsafe { self.transfer_now(sqe) }?;
+        self.board.count_tried(kind, result);
+        Some(result)
+    }
+
+    /// As [`Instance::try_now`], for a request that counts as any other. Also returns its kind.
+    ///
+    /// # Safety
+    /// As for [`Instance::try_now`].
+    #[inline(always)]
+    unsafe fn transfer_now(&self, sqe: &Sqe) -> Option<(Kind, i32)> {
         let (most, opcode) = match sqe.opcode {
             opcode::READV => (TRIED_PARTS, opcode::READ),
             opcode::WRITEV => (TRIED_PARTS, opcode::WRITE),
@@ -211,7 +224,33 @@ impl Instance {
             let Tried::Done(result) = (unsafe { exec::try_read(sqe) }) else { return None };
             result
         };
-        self.board.count_tried(one.kind(), result);
+        Some((one.kind(), result))
+    }
+
+    /// Executes a request at its submit, if its program is told of the end by an eventfd, and so
+    /// need not come to wait. A worker would take two changes of threads. Returns the result.
+    /// `None`: the request has to be pushed. Only io_submit(2) executes writes in this way
+    /// ([`Builder::strict`](crate::Builder::strict)): a write may wait for its file's lock.
+    pub(super) fn execute_at_submit(&self, request: &Started<'_>) -> Option<i32> {
+        let is_tried = request.kind == Kind::Read || self.board.is_strict();
+        let is_plain = request.refused == 0 && !request.stream;
+        if request.notify < 0 || !is_tried || !is_plain || !self.takes_no_note() {
+            return None;
+        }
+        let lengths = |copied: &CopiedIn| {
+            copied.iov.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len))
+        };
+        let is_short = || match &request.copied {
+            Some(copied) if exec::is_vector(&request.sqe) => lengths(copied) <= TRIED_MAX as usize,
+            _ => true,
+        };
+        // A blocking eventfd is counted up under a lock, for which a signal handler must not wait.
+        if !is_short() || eventfd::blocks(request.notify) {
+            return None;
+        }
+        // SAFETY: the buffers are the request's, by the contract of its submit.
+        let (_, result) = unsafe { self.transfer_now(&request.sqe) }?;
+        request.slot().begin();
         Some(result)
     }
 
@@ -294,6 +333,7 @@ mod tests {
     use crate::board::without_taker;
     use crate::config::Builder;
     use crate::descriptor;
+    use crate::eventfd::Eventfd;
     use crate::instance::Instance;
     use crate::instance::submit::Entry;
     use crate::router::facts::Facts;
@@ -508,5 +548,73 @@ mod tests {
             Sqe { pad: 1, ..write },
         ];
         assert!(others.iter().all(|sqe| Transfer::of(sqe).is_none()));
+    }
+
+    fn tells(instance: &Instance, sqe: Sqe, counter: &Eventfd) -> u64 {
+        let entry = Entry { sqe, data: 0, notify: counter.as_raw_fd() };
+        // SAFETY: every test ends the request while the buffer is there.
+        assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+        counter.take()
+    }
+
+    /// No worker is woken for what the submitter can read itself.
+    #[test]
+    fn a_read_that_an_eventfd_tells_of_ends_at_its_submit() {
+        let (instance, file, counter) = (instance(), file(), Eventfd::new().unwrap());
+        let mut buffers = [[0; TEXT.len()]; 3];
+        for user_data in 0..20 {
+            look_up(file.as_raw_fd());
+            let sqe = Sqe::read(file.as_raw_fd(), &mut buffers[0], 0).user_data(user_data);
+            assert_eq!(tells(&instance, sqe, &counter), 1);
+            assert_eq!((instance.available(), &buffers[0][..]), (1, TEXT));
+            assert_eq!(all(&instance, 1), [(user_data, TEXT.len() as i64)]);
+        }
+        // Several in a call: the eventfd is counted up for each.
+        let notify = counter.as_raw_fd();
+        let reads = (0..3).zip(&mut buffers).map(|(at, buffer)| {
+            let sqe = Sqe::read(file.as_raw_fd(), buffer, 0).user_data(at);
+            Entry { sqe, data: 0, notify }
+        });
+        let reads: Vec<Entry> = reads.collect();
+        // SAFETY: the buffers are there until all have ended.
+        assert_eq!(unsafe { instance.submit(&reads) }.accepted, 3);
+        assert_eq!((counter.take(), all(&instance, 3).len()), (3, 3));
+        instance.close();
+    }
+
+    /// A write may wait for its file's lock. io_submit(2) waits, too; a context does not.
+    #[test]
+    fn only_a_strict_context_writes_at_its_submit() {
+        for strict in [false, true] {
+            let builder = Builder::default().entries(4).strict(strict);
+            let instance = Instance::new(&builder).unwrap();
+            instance.leave_alone();
+            let (file, counter) = (file(), Eventfd::new().unwrap());
+            descriptor::prove(file.as_raw_fd(), true);
+            let sqe = Sqe::write(file.as_raw_fd(), TEXT, 0);
+            assert_eq!(tells(&instance, sqe, &counter), u64::from(strict));
+            assert_eq!(all(&instance, 1), [(0, TEXT.len() as i64)]);
+            instance.close();
+        }
+    }
+
+    /// A later request does not overtake an earlier one that waits in the queue.
+    #[test]
+    fn nothing_ends_at_its_submit_before_earlier_requests() {
+        let (instance, file, counter) = (instance(), file(), Eventfd::new().unwrap());
+        let (fd, mut buffer) = (file.as_raw_fd(), [0; 3]);
+        let write = Entry { sqe: Sqe::write(fd, b"new", 0), data: 0, notify: -1 };
+        // SAFETY: static bytes.
+        assert_eq!(unsafe { instance.submit(&[write]) }.accepted, 1);
+        assert_eq!(tells(&instance, Sqe::read(fd, &mut buffer, 0), &counter), 0);
+        assert_eq!((all(&instance, 2).len(), &buffer), (2, b"new"));
+        // In one call, too.
+        let write = Entry { sqe: Sqe::write(fd, b"old", 0), data: 0, notify: -1 };
+        let sqe = Sqe::read(fd, &mut buffer, 0);
+        let read = Entry { sqe, data: 0, notify: counter.as_raw_fd() };
+        // SAFETY: static bytes, and a buffer that is there until all have ended.
+        assert_eq!(unsafe { instance.submit(&[write, read]) }.accepted, 2);
+        assert_eq!((all(&instance, 2).len(), &buffer), (2, b"old"));
+        instance.close();
     }
 }

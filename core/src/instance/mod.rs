@@ -19,6 +19,7 @@ mod leaving;
 mod others;
 pub(crate) mod reactor;
 mod realtime_polls;
+mod room;
 mod serve;
 pub(crate) mod submit;
 pub(crate) mod wait;

@@ -2,18 +2,20 @@
 //! and collects completions. That wakes no thread of the engine. "The loop comes" means that it
 //! does both. If the loop does not come in time, engine threads do both.
 //!
-//! There are two kinds of event loops. A tokio runtime registers a [`Reactor`]. Any other program
-//! is detected: its thread hands requests over, and then sleeps in poll(2) or the like
-//! (`front/waits.rs`).
+//! There are three kinds of event loops. A tokio runtime registers a [`Reactor`]. Under a drop-in,
+//! a thread is detected that hands requests over, and then sleeps in poll(2) or the like
+//! (`front/waits.rs`). And a program sleeps on an eventfd that its [`Context`](crate::Context) has
+//! made: it collects when it reaps. If it does not come, the watchdog collects in its place.
 
 use std::fmt;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::Instance;
-use crate::board::{Dispatcher, Executor, without_taker};
+use crate::board::{Dispatcher, Executor};
 use crate::errno;
+use crate::eventfd::Eventfd;
 use crate::lane::kernel::HandOver;
 use crate::router::tuning::ENOUGH_FOUND;
 use crate::router::{Call, KernelScope};
@@ -29,6 +31,10 @@ pub(crate) trait Reactor: Send + Sync + fmt::Debug {
     fn call(&self);
 }
 
+/// In place of a thread: the program drives the context whenever it reaps. It sleeps on an eventfd
+/// that the context has made.
+const PROGRAM: usize = usize::MAX;
+
 /// The event loop that drives a context.
 #[derive(Debug, Default)]
 pub(super) struct Driven {
@@ -43,8 +49,13 @@ pub(super) struct Driven {
     /// The value of `found` from which on the loop is expected again.
     enough: AtomicU32,
     /// The thread whose calls of poll(2) or the like drive the context ([`this_thread`]); 0 for
-    /// none, or if a runtime drives it.
+    /// none, or if a runtime drives it; [`PROGRAM`].
     thread: AtomicUsize,
+    /// The eventfd that the context has made for its program. It stays open for as long as threads
+    /// of the engine may count it up.
+    eventfd: OnceLock<Arc<Eventfd>>,
+    /// The program was called to reap ([`PROGRAM`]), and has not come yet.
+    is_called: AtomicBool,
     /// The eventfd of completions has ended a sleep, and was not read since. It is read before the
     /// next sleep.
     undrained: AtomicBool,
@@ -110,7 +121,7 @@ impl Instance {
             self.driven.comes.store(true, Ordering::SeqCst);
         }
         let kernel = &self.lanes.kernel;
-        without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
+        kernel.harvest_when_told(&self.board);
         if kernel.queued() > 0 {
             self.hand_over(Executor::Waiter);
         }
@@ -143,6 +154,13 @@ impl Instance {
         match self.driven.thread() {
             0 => self.driven.by().inspect(|by| by.call()).is_some(),
             _ if !self.lanes.kernel.can_at_once() => false,
+            PROGRAM => {
+                let program = self.lanes.kernel.counted_up();
+                if program >= 0 && !self.driven.is_called.swap(true, Ordering::AcqRel) {
+                    sys::eventfd_add(program, 1);
+                }
+                program >= 0
+            }
             // The calling thread drives the context itself: it hands over before it sleeps.
             thread if thread == this_thread() => true,
             _ => self.lanes.kernel.events().inspect(|&fd| _ = sys::eventfd_add(fd, 1)).is_some(),
@@ -236,11 +254,45 @@ impl Instance {
             self.driven.enough.store(ENOUGH_FOUND, Ordering::Relaxed);
             self.driven.comes.store(true, Ordering::SeqCst);
         }
-        let any = without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
+        let any = kernel.harvest_when_told(&self.board);
         if kernel.queued() > 0 {
             kernel.hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
         }
         Some(Collecting { events, any })
+    }
+
+    /// The context has made this eventfd, on which its program sleeps: the program collects
+    /// completions of the kernel when it reaps.
+    ///
+    /// A placed context posts completions on their CPUs, so its program does not collect.
+    pub(crate) fn is_watched_by_program(&self, eventfd: &Arc<Eventfd>) {
+        if self.board.placed().is_none() && self.driven.eventfd.set(Arc::clone(eventfd)).is_ok() {
+            self.lanes.kernel.is_watched_by_program(eventfd.as_raw_fd());
+            self.driven.thread.store(PROGRAM, Ordering::Relaxed);
+        }
+    }
+
+    /// The program reaps, and finds nothing in the queue: it collects from the kernel.
+    pub(crate) fn collect_for_program(&self) {
+        let kernel = &self.lanes.kernel;
+        if kernel.counted_up() < 0 || !self.is_usable() {
+            return;
+        }
+        let driven = &self.driven;
+        if driven.is_called.load(Ordering::Relaxed) {
+            driven.is_called.store(false, Ordering::SeqCst);
+        }
+        if !driven.comes() && kernel.is_collected_by_program() {
+            driven.comes.store(true, Ordering::SeqCst);
+        }
+        errno::kept(|| {
+            kernel.harvest_for_program(&self.board);
+            if kernel.queued() > 0 && kernel.can_at_once() {
+                kernel.hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
+            } else if kernel.queued() > 0 {
+                self.call(Call::HandOver);
+            }
+        });
     }
 
     /// As [`Tenant::leave_poll`].
@@ -271,7 +323,7 @@ impl Instance {
     /// Makes the poller watch the kernel's completions, unless it watches already, or an event loop
     /// collects them.
     pub(super) fn have_events_watched(&self, nobody_comes: bool) {
-        if self.driven.comes() {
+        if self.driven.comes() || self.lanes.kernel.is_collected_by_program() {
             return;
         }
         if let Some(events) = self.lanes.kernel.events_to_watch(nobody_comes)
@@ -305,6 +357,7 @@ mod tests {
     use crate::board::without_taker;
     use crate::config::{Builder, EngineKind};
     use crate::descriptor;
+    use crate::eventfd::Eventfd;
     use crate::front::waits::{self, NoHooks};
     use crate::instance::Instance;
     use crate::instance::submit::Entry;
@@ -530,6 +583,97 @@ mod tests {
         } else {
             let found = reaped(&instance);
             assert!((1..=2).contains(&found) && count_of(&counter) == u64::from(found), "{found}");
+        }
+        instance.close();
+    }
+
+    /// The program sleeps on an eventfd of the context, as [`Context::eventfd`](crate::Context)
+    /// makes it. No engine thread gets a CPU: the kernel counts the eventfd up, and the program
+    /// collects.
+    #[test]
+    fn a_program_that_sleeps_on_the_contexts_eventfd_needs_no_other_thread() {
+        let name = "a_program_that_sleeps_on_the_contexts_eventfd_needs_no_other_thread";
+        let Some((instance, file)) = alone(name) else { return };
+        let counter = Arc::new(Eventfd::new().unwrap());
+        instance.is_watched_by_program(&counter);
+        let mut blocks: Vec<_> = (0..4).map(|_| Box::new(Block([0; PAGE]))).collect();
+        for round in 0..100 {
+            for block in &mut blocks {
+                read(&instance, &file, block, counter.as_raw_fd());
+            }
+            let mut left = blocks.len() as u32;
+            while left > 0 {
+                let mut set =
+                    libc::pollfd { fd: counter.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one entry.
+                if unsafe { libc::poll(&raw mut set, 1, 1_000) } == 0 {
+                    assert!(!instance.lanes().pool.is_empty(), "round {round}: not woken");
+                    crate::skipped(name, GIVEN_BACK);
+                    return instance.close();
+                }
+                counter.take();
+                instance.collect_for_program();
+                left -= reaped(&instance);
+            }
+            assert_eq!(instance.unreaped(), 0);
+        }
+        instance.close();
+    }
+
+    /// As above, but another thread has collected. The program may have read the kernel's count
+    /// before: so there is another one.
+    #[test]
+    fn what_others_collect_is_counted_up_once_more() {
+        let name = "what_others_collect_is_counted_up_once_more";
+        let Some((instance, file)) = alone(name) else { return };
+        let (counter, mut block) = (Arc::new(Eventfd::new().unwrap()), Box::new(Block([0; PAGE])));
+        instance.is_watched_by_program(&counter);
+        for at_submit in [false, true].repeat(10) {
+            read(&instance, &file, &mut block, counter.as_raw_fd());
+            while instance.available() == 0 && instance.lanes().pool.is_empty() {
+                let kernel = &instance.lanes().kernel;
+                if at_submit {
+                    kernel.harvest_at_submit(instance.board());
+                } else {
+                    without_taker(|taker| kernel.harvest(instance.board(), taker));
+                }
+            }
+            if !instance.lanes().pool.is_empty() {
+                crate::skipped(name, GIVEN_BACK);
+                break;
+            }
+            // The kernel shows a completion before it counts.
+            let (mut count, all) = (0, if at_submit { 1 } else { 2 });
+            while count < all {
+                let mut set =
+                    libc::pollfd { fd: counter.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one entry.
+                assert_eq!(unsafe { libc::poll(&raw mut set, 1, 10_000) }, 1);
+                count += counter.take();
+            }
+            assert_eq!((count, reaped(&instance)), (all, 1));
+        }
+        instance.close();
+    }
+
+    /// What another eventfd tells of is not counted up by the kernel: the poller collects it.
+    #[test]
+    fn a_program_does_not_collect_what_another_eventfd_tells_of() {
+        let name = "a_program_does_not_collect_what_another_eventfd_tells_of";
+        let Some((instance, file)) = alone(name) else { return };
+        let (own, other) = (Arc::new(Eventfd::new().unwrap()), eventfd());
+        instance.is_watched_by_program(&own);
+        let mut block = Box::new(Block([0; PAGE]));
+        for (notify, program) in [(own.as_raw_fd(), true), (other.as_raw_fd(), false)] {
+            read(&instance, &file, &mut block, notify);
+            while reaped(&instance) == 0 && instance.lanes().pool.is_empty() {
+                instance.collect_for_program();
+            }
+            if !instance.lanes().pool.is_empty() {
+                crate::skipped(name, GIVEN_BACK);
+                break;
+            }
+            assert_eq!(instance.lanes().kernel.is_collected_by_program(), program);
         }
         instance.close();
     }

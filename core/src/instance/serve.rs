@@ -209,7 +209,7 @@ impl Instance {
                 .kernel
                 .hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
             // A program that looks into its ring after a submit finds what has completed meanwhile.
-            let any = without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
+            let any = self.lanes.kernel.harvest_at_submit(&self.board);
             self.has_submitted(any);
         });
         let left = self.lanes.kernel.queued() > 0;
@@ -518,7 +518,7 @@ impl Dispatcher for Instance {
 
     fn collect(&self) -> bool {
         let kernel = &self.lanes.kernel;
-        let any = without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
+        let any = kernel.harvest_when_told(&self.board);
         if any && kernel.queued() > 0 {
             // The kernel has room for more requests again.
             self.call(Call::HandOver);

@@ -17,9 +17,8 @@ use crate::config::EngineKind;
 use crate::descriptor::Asked;
 use crate::errno;
 use crate::exec;
-use crate::lane::Withdraw;
-use crate::request::{BATCH, CountSteps, Expect, Kind, Numbers, Request, Route, Slot, Started};
-use crate::router::tuning::{BESIDE_QUEUED, SOON_US};
+use crate::request::{BATCH, CountSteps, Expect, Kind, Numbers, Request, Route, Started};
+use crate::router::tuning::BESIDE_QUEUED;
 use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
 use crate::sync::Count;
@@ -427,13 +426,19 @@ impl Instance {
         // SAFETY: filled by the submitter, which has not passed it on yet.
         let mut request = unsafe { self.board.in_hand(slot) };
         let chosen = self.route(&request, &mut asked);
+        (request.route, request.stream) = chosen;
         if chosen.0 == Route::Inline && request.notify == -1 {
-            (request.route, request.stream) = chosen;
             let (may_hang, expect) = router::patience(&request, Route::Inline, chosen.1, false);
             request.may_hang = may_hang;
             request.slot().expect(expect);
             self.push_one(request);
             return self.expects_one();
+        }
+        if chosen.0 == Route::Inline
+            && self.lanes.inline.is_quiet()
+            && let Some(result) = self.execute_at_submit(&request)
+        {
+            return errno::kept(|| self.board.finish(request, result, Executor::Waiter));
         }
         request.into_index();
         self.push_batch(slots, |_| chosen);
@@ -526,13 +531,25 @@ impl Instance {
         // Each batch is made by a call: an array constant would be copied with the elements that
         // are not initialised.
         let mut batches: [Numbers; Route::Null as usize + 1] = array::from_fn(|_| Numbers::new());
-        let (mut notifies, mut expected) = (false, false);
+        let (mut notifies, mut expected, mut is_told) = (false, false, true);
+        // Requests that end here. Nothing overtakes an earlier request.
+        let (mut ended, mut ends_here) = ([(0, 0); BATCH], 0);
+        let mut tries = !moved && self.lanes.inline.is_quiet();
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let mut request = unsafe { board.in_hand(slot) };
             let (route, stream) = choose(&request);
             (request.route, request.stream) = (route, stream);
+            if matches!(route, Route::Inline | Route::Ordered | Route::Sync) && tries {
+                if let Some(result) = self.execute_at_submit(&request) {
+                    ended[ends_here] = (request.into_index(), result);
+                    ends_here += 1;
+                    continue;
+                }
+                tries = false;
+            }
             notifies |= request.notify != -1;
+            is_told &= request.notify >= 0;
             let (may_hang, expect) = router::patience(&request, route, stream, kernel_executes);
             request.may_hang = may_hang;
             request.slot().expect(expect);
@@ -545,6 +562,9 @@ impl Instance {
                 Route::Sync => batches[INLINE].push(request.queue()),
                 _ => batches[route as usize].push(request.queue()),
             }
+        }
+        if ends_here > 0 {
+            errno::kept(|| board.finish_together(&ended[..ends_here], Executor::Waiter));
         }
         // A program that is notified of completions may not come to wait.
         let waiters_come = !notifies && self.router.waiters.come();
@@ -560,15 +580,7 @@ impl Instance {
         if moved || !inline.is_empty() || !ordered.is_empty() {
             self.announce(waiters_come);
         }
-        const OTHERS: [Route; 6] =
-            [Route::Null, Route::Worker, Route::Copy, Route::Cold, Route::Kernel, Route::Pool];
-        for route in OTHERS {
-            let batch = &batches[route as usize];
-            if !batch.is_empty() {
-                let held = self.lanes.push(board, route, batch.as_slice(), waiters_come);
-                self.call_for(route, held, waiters_come);
-            }
-        }
+        self.push_others(&batches, waiters_come, is_told);
         if expected {
             // The mark is set after the pushes: a poll (a wait for zero completions) that clears it
             // finds the requests.
@@ -576,6 +588,24 @@ impl Instance {
         }
         if !waiters_come && self.is_helpless() {
             self.run_without_workers();
+        }
+    }
+
+    /// Pushes requests to the lanes other than the inline one, and calls threads for them.
+    /// `is_told`: an eventfd tells the program of the end of each.
+    fn push_others(&self, batches: &[Numbers], waiters_come: bool, is_told: bool) {
+        const OTHERS: [Route; 6] =
+            [Route::Null, Route::Worker, Route::Copy, Route::Cold, Route::Kernel, Route::Pool];
+        for route in OTHERS {
+            let batch = &batches[route as usize];
+            if !batch.is_empty() {
+                let held = self.lanes.push(&self.board, route, batch.as_slice(), waiters_come);
+                if route == Route::Cold && is_told && self.takes_no_note() && !self.stands_by() {
+                    errno::kept(|| self.lanes.cold.try_at_submit(&self.board));
+                    continue;
+                }
+                self.call_for(route, held, waiters_come);
+            }
         }
     }
 
@@ -645,50 +675,5 @@ impl Instance {
             counters.submitted.fetch_add(accepted as u64, Ordering::Relaxed);
             counters.submit.record(self.board.ns_since(begin));
         }
-    }
-
-    /// Frees slots that are held although no request needs them.
-    #[cold]
-    #[inline(never)]
-    fn make_room(&self, want: usize) {
-        self.board.collect_reaped();
-        self.withdraw(&Withdraw::Canceled);
-        // While requests were out of a queue, another thread may have found the queue empty, and
-        // left. Then the watchdog calls a thread for them.
-        self.call(Call::Nobody);
-        self.await_reaped(want);
-    }
-
-    /// Waits until `want` slots are free, while cancelled requests that were reaped still hold
-    /// slots. Another thread may be popping their numbers from a queue, and frees the slots then.
-    #[cold]
-    fn await_reaped(&self, want: usize) {
-        // The limit is 0.1 s: usually enough even if the other thread is preempted while it pops.
-        let begin = sys::ticks();
-        let longest = SOON_US / 10 * self.board.ticks_per_us();
-        // A thread that pops several numbers frees their slots one by one, so this waits until
-        // `want` slots are free.
-        let most_held = self.room().saturating_sub(want);
-        while self.board.free_slots().held_more_than(most_held)
-            && self.board.count_held(Slot::is_of_nobody) > 0
-            && sys::ticks().wrapping_sub(begin) < longest
-        {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Slots that are not free: those of [`Instance::unreaped`], and a few that will be free soon.
-    pub(crate) fn held(&self) -> usize {
-        self.board.free_slots().held()
-    }
-
-    /// Requests whose completions were not reaped.
-    pub(crate) fn unreaped(&self) -> usize {
-        self.board.count_held(|slot| !slot.is_of_nobody())
-    }
-
-    /// Is a slot free? A hint, unless no other thread submits.
-    pub fn has_room(&self) -> bool {
-        !self.board.free_slots().held_more_than(self.room() - 1)
     }
 }

@@ -156,7 +156,7 @@ impl ColdLane {
             return true;
         }
         let mut tried = 0;
-        let present = try_some(queues, board, Executor::Waiter, taker, |taker| {
+        let present = try_some(queues, board, (Executor::Waiter, true), taker, |taker| {
             tried += 1;
             let come = taker.taken() - before + board.completions().available();
             let favour = tried >= FAVOURS && help.min > 0 && come >= help.min;
@@ -232,6 +232,18 @@ impl ColdLane {
         board.pop_started(&queues.untried).or_else(|| board.pop_started(&queues.coming))
     }
 
+    /// A submitter tries queued reads, whose program does not come to wait. So reads of what is in
+    /// memory change no thread, and the device has work at once. A worker is called for the others.
+    pub(crate) fn try_at_submit(&self, board: &Board) {
+        let Some(queues) = self.queues.get() else { return };
+        without_taker(|taker| try_some(queues, board, (Executor::Waiter, false), taker, |_| false));
+        // Either this thread sees a worker that leaves, or the worker sees the reads.
+        fence(Ordering::SeqCst);
+        if self.for_workers(false) > 0 {
+            board.call(Call::Worker);
+        }
+    }
+
     /// The number of workers that should come: one to try reads, and one to read missing pages.
     pub(crate) fn for_workers(&self, waiters_come: bool) -> usize {
         self.queues.get().map_or(0, |queues| {
@@ -253,16 +265,17 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
     }
     // Acquire: this thread sees the reads that were pushed before the flag was set.
     queues.for_workers.swap(false, Ordering::AcqRel);
-    without_taker(|taker| try_some(queues, board, Executor::Pool, taker, |_| false));
+    without_taker(|taker| try_some(queues, board, (Executor::Pool, true), taker, |_| false));
     true
 }
 
 /// Tries queued reads. Stops if there are none, if too many pages are on their way, if a try takes
-/// long, or if `enough` returns true. Returns the number of reads that have completed.
+/// long, or if `enough` returns true. Returns the number of reads that have completed. `how`: by
+/// whom, and whether that thread may wait for the device's queue (posix_fadvise(2)).
 fn try_some(
     queues: &Queues,
     board: &Board,
-    by: Executor,
+    how: (Executor, bool),
     taker: &mut DirectCompletions<'_>,
     mut enough: impl FnMut(&DirectCompletions<'_>) -> bool,
 ) -> u32 {
@@ -274,7 +287,7 @@ fn try_some(
             break;
         }
         let Some(request) = board.pop(&queues.untried) else { break };
-        let (outcome, ticks) = try_cold(queues, board, request, by, taker);
+        let (outcome, ticks) = try_cold(queues, board, request, how, taker);
         match outcome {
             Outcome::Present => present += 1,
             Outcome::Coming => some_coming = true,
@@ -303,7 +316,7 @@ fn try_cold(
     queues: &Queues,
     board: &Board,
     request: Queued<'_>,
-    by: Executor,
+    (by, may_wait): (Executor, bool),
     taker: &mut DirectCompletions<'_>,
 ) -> (Outcome, u64) {
     let Some(request) = board.start(request) else { return (Outcome::Gone, 0) };
@@ -328,7 +341,7 @@ fn try_cold(
             return (Outcome::Gone, ticks);
         }
         Tried::WouldWait => {
-            if ticks < SLEPT_DIRECT_US * rate {
+            if may_wait && ticks < SLEPT_DIRECT_US * rate {
                 // So quick a try has not started the device. The page is on its way already, or
                 // this kernel does not read ahead for `RWF_NOWAIT`.
                 sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);

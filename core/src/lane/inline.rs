@@ -81,6 +81,11 @@ impl InlineLane {
         !self.baton.view().is_held() && self.losers.load(Ordering::SeqCst) == 0
     }
 
+    /// Has the lane no request, queued or executing?
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_idle() && self.queue.is_empty() && self.mailbox.is_empty() && !self.is_overtaking()
+    }
+
     /// Are there ordered requests, queued or executing, or holders that have lost the baton and
     /// still execute?
     #[inline]
@@ -644,13 +649,10 @@ impl Lane for InlineLane {
         // The mark is set first: without it, a call would add the context to the watchdog again.
         self.baton.watch();
         let view = self.view();
-        if part == 0 {
-            if self.queue_mailbox(board) {
-                self.baton.announce();
-            }
-            return Stuck { nobody_came: true, call: Some(Call::Holder) };
+        if part == 0 && self.queue_mailbox(board) {
+            self.baton.announce();
         }
-        if !view.is_held() {
+        if part == 0 || !view.is_held() {
             return Stuck { nobody_came: true, call: Some(Call::Holder) };
         }
         let stolen = self.steal(board, waiters_come, view);

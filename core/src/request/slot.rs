@@ -433,6 +433,11 @@ impl Slot {
         self.notify.load(Ordering::Relaxed).wrapping_sub(1) as i32
     }
 
+    /// The request's eventfd was counted up. For the thread that has the request.
+    pub(crate) fn was_told(&self) {
+        self.notify.store(0, Ordering::Relaxed);
+    }
+
     /// Gives the request another descriptor of the same file. Called with the poller's list locked,
     /// for a request on it.
     pub(crate) fn moved_to(&self, fd: i32) {

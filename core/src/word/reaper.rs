@@ -410,6 +410,60 @@ mod loom_models {
         a_loop_is_woken_for_what_is_left(false);
     }
 
+    /// The kernel has completed a request, and counts the program's eventfd up. Another thread
+    /// collects and posts the completion. The program sleeps on the eventfd, drains it, and reaps:
+    /// if nothing is posted, it wants to collect. `asks_first`: it does so only if the kernel has
+    /// requests.
+    fn a_program_finds_what_another_thread_collects(asks_first: bool) {
+        loom::model(move || {
+            let (reaper, queue) = reaper_and_queue();
+            // Requests that the kernel has; completions posted; the eventfd.
+            let words = || (AtomicU32::new(1), AtomicU32::new(0), AtomicU32::new(1));
+            let words = Arc::new(words());
+            let (reaper_too, queue_too, words_too) =
+                (Arc::clone(&reaper), Arc::clone(&queue), Arc::clone(&words));
+            let finish = |(in_kernel, posted, _): &(AtomicU32, AtomicU32, AtomicU32)| {
+                if in_kernel.swap(0, Ordering::AcqRel) > 0 {
+                    posted.store(1, Ordering::Release);
+                }
+            };
+            let other = thread::spawn(move || {
+                if let Some(right) = reaper_too.take() {
+                    finish(&words_too);
+                    drop(right);
+                    reaper_too.pass_on(&queue_too);
+                    if reaper_too.was_wanted() {
+                        words_too.2.fetch_add(1, Ordering::Release);
+                    }
+                }
+            });
+            words.2.swap(0, Ordering::AcqRel);
+            let is_posted = || words.1.load(Ordering::Acquire) > 0;
+            if !is_posted()
+                && (!asks_first || words.0.load(Ordering::Acquire) > 0)
+                && let Some(right) = reaper.take_or_be_missed()
+            {
+                finish(&words);
+                drop(right);
+            }
+            let reaps = is_posted();
+            other.join().unwrap();
+            assert!(reaps || words.2.load(Ordering::Relaxed) > 0, "it sleeps beside a completion");
+        });
+    }
+
+    #[test]
+    fn loom_a_program_finds_what_another_thread_collects() {
+        a_program_finds_what_another_thread_collects(false);
+    }
+
+    /// Canary: the other thread has taken the request from the kernel, and not posted it yet.
+    #[test]
+    #[should_panic(expected = "it sleeps beside a completion")]
+    fn loom_canary_a_program_that_asks_the_kernel_first_sleeps_on() {
+        a_program_finds_what_another_thread_collects(true);
+    }
+
     /// Canary: a thread that gives up the right without checking leaves a completion.
     #[test]
     #[should_panic(expected = "nobody collects")]

@@ -19,7 +19,7 @@ use nix::sys::time::TimeValLike as _;
 use serde::Serialize;
 use serde_with::with_prefix;
 use std::io::Error;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -73,12 +73,12 @@ pub trait Queue {
     /// Takes all completions: slot, and count or negative errno.
     fn reap(&mut self, take: impl FnMut(usize, i64));
 
-    /// Registers an eventfd that the interface counts up at each completion. Called before the
+    /// An event loop whose eventfd the interface counts up at each completion. Called before the
     /// first request is prepared.
     ///
     /// # Errors
     /// The interface cannot do that, or refuses it.
-    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String>;
+    fn event_loop(&mut self) -> Result<EventLoop, String>;
 
     /// Looks for completions after the eventfd was counted up, without sleeping.
     ///
@@ -105,12 +105,9 @@ pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> 
 pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
     let failed = |error| format!("submitting or waiting failed: {error}");
     let event_loop = match job.manner {
-        Manner::EventLoop => Some(EventLoop::new()?),
+        Manner::EventLoop => Some(queue.event_loop()?),
         Manner::AllInACall | Manner::OneInACall => None,
     };
-    if let Some(event_loop) = &event_loop {
-        queue.tell(event_loop.eventfd())?;
-    }
     let mut free: Vec<usize> = (0..job.depth).collect();
     let mut latency = job.timed.then(|| Latency::new(job.depth));
     let mut going = true;

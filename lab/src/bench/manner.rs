@@ -43,13 +43,20 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// An event loop that watches its [`eventfd`](Self::eventfd).
+    /// An event loop that watches an eventfd of its own.
     ///
     /// # Errors
     /// No descriptor is free.
     pub fn new() -> Result<Self, String> {
-        let failed = |error: Errno| format!("no event loop: {error}");
-        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Self::watching(eventfd(0, flags).map_err(failed)?)
+    }
+
+    /// An event loop that watches this eventfd.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn watching(eventfd: OwnedFd) -> Result<Self, String> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::add(&epoll, &eventfd, data, flags).map_err(failed)?;
@@ -76,6 +83,10 @@ impl EventLoop {
         rustix::io::read(&self.eventfd, &mut [0; 8])?;
         Ok(true)
     }
+}
+
+fn failed(error: Errno) -> String {
+    format!("no event loop: {error}")
 }
 
 const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::drive::{Queue, Request, unless_interrupted};
+use super::manner::EventLoop;
 use super::workload::Operation;
-use std::os::fd::BorrowedFd;
 use uringlet::{Builder, Context, Sqe};
 
 /// A context with room for `depth` requests.
@@ -56,7 +56,8 @@ impl Queue for Ours {
         }
     }
 
-    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
-        self.0.set_eventfd(Some(eventfd)).map_err(|error| format!("no eventfd: {error}"))
+    fn event_loop(&mut self) -> Result<EventLoop, String> {
+        let eventfd = self.0.eventfd().and_then(|eventfd| eventfd.try_clone_to_owned());
+        EventLoop::watching(eventfd.map_err(|error| format!("no eventfd: {error}"))?)
     }
 }

@@ -15,6 +15,16 @@ use crate::{own, sys};
 /// A completion from the kernel: the slot, and a count or a negative errno.
 pub(super) type Harvested = (u32, i32);
 
+/// How completions are made known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tell {
+    /// [`Backend::events`] becomes readable.
+    pub(super) events: bool,
+    /// The eventfd of the context, on which its program sleeps; -1 for none. A backend that
+    /// [counts it up](Backend::counts_up) does so for each request that names it.
+    pub(super) program: RawFd,
+}
+
 /// One kernel interface, set up for one context. All methods can be called from any thread, and at
 /// any time, unless they say otherwise.
 pub(super) trait Backend: Send + Sync + fmt::Debug {
@@ -30,10 +40,14 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Hands requests over. Returns the number of requests that were taken, from the first one on.
-    /// If not all were taken, also returns the negative errno for the next one. With `tell`,
-    /// [`Backend::events`] becomes readable when the requests complete. With `at_once`, the kernel
-    /// does not wait inside the call: it answers EAGAIN instead.
-    fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32);
+    /// If not all were taken, also returns the negative errno for the next one. With `at_once`,
+    /// the kernel does not wait inside the call: it answers EAGAIN instead.
+    fn submit(&self, requests: Requests<'_>, tell: Tell, at_once: bool) -> (usize, i32);
+
+    /// Does the interface count up [`Tell::program`] itself?
+    fn counts_up(&self) -> bool {
+        false
+    }
 
     /// Can the backend hand over without waiting?
     fn submits_at_once(&self) -> bool {

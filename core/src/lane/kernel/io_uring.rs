@@ -15,7 +15,7 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode as op, squeue, types};
 
-use super::backend::{Backend, Eventfds, Harvested, nap};
+use super::backend::{Backend, Eventfds, Harvested, Tell, nap};
 use crate::config::EngineKind;
 use crate::own;
 use crate::queue::SleepEnd;
@@ -236,8 +236,8 @@ impl Backend for Uring {
         self.room
     }
 
-    fn submit(&self, requests: Requests<'_>, tell: bool, _at_once: bool) -> (usize, i32) {
-        if tell {
+    fn submit(&self, requests: Requests<'_>, tell: Tell, _at_once: bool) -> (usize, i32) {
+        if tell.events {
             self.tell();
         }
         if self.cooperates {

@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::backend::{Backend, Eventfds, Harvested, nap};
+use super::backend::{Backend, Eventfds, Harvested, Tell, nap};
 use crate::config::EngineKind;
 use crate::lazy_zeroed::{Zero, Zeros};
 use crate::queue::SleepEnd;
@@ -244,16 +244,25 @@ impl Backend for LinuxAio {
         true
     }
 
-    fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32) {
+    fn counts_up(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, requests: Requests<'_>, tell: Tell, at_once: bool) -> (usize, i32) {
         let mut pointers = [std::ptr::null::<Iocb>(); BATCH];
-        let events = if tell { self.fds.events() } else { -1 };
         for ((slot, request), pointer) in requests.iter().zip(&mut pointers) {
             let mut iocb = fill(request, slot);
             if at_once && request.kind != Kind::Sync {
                 iocb.rw_flags |= libc::RWF_NOWAIT as u32;
             }
-            if events >= 0 {
-                (iocb.flags, iocb.resfd) = (FLAG_RESFD, events as u32);
+            let is_watched = request.notify >= 0 && request.notify == tell.program;
+            let eventfd = match () {
+                () if is_watched => tell.program,
+                () if tell.events => self.fds.events(),
+                () => -1,
+            };
+            if eventfd >= 0 {
+                (iocb.flags, iocb.resfd) = (FLAG_RESFD, eventfd as u32);
             }
             let place = self.iocbs[slot as usize].get();
             // SAFETY: the iocb of a slot belongs to the thread that holds the slot: this one.

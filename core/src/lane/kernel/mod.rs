@@ -8,31 +8,32 @@
 
 mod backend;
 mod batch;
+mod harvest;
 mod io_uring;
 pub(crate) mod linux_aio;
 mod posix_aio;
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
-use self::backend::{Backend, Harvested};
-use self::batch::{together, transfer_len};
+use self::backend::{Backend, Tell};
+use self::batch::together;
+use self::harvest::By;
 use super::{Lane, Progress, Stuck, Withdraw, withdraw_from};
-use crate::board::{Board, DirectCompletions, Executor, without_taker};
+use crate::board::{Board, Executor, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor;
 use crate::exec;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
-use crate::queue::{IndexRing, SleepEnd, Sleeper};
+use crate::queue::IndexRing;
 use crate::request::{BATCH, Batch, Kind, Route, Started};
-use crate::router::tuning::{AT_ONCE_MAX, FRESH_EVERY, SLOW_SUBMIT_US, TAKEN_MAX, TICK};
+use crate::router::tuning::{AT_ONCE_MAX, FRESH_EVERY, SLOW_SUBMIT_US};
 use crate::router::{Call, KernelScope, facts};
 use crate::sync::lock;
 use crate::sys;
 use crate::word::baton::{Baton, Release};
-use crate::word::reaper::{Reaper, Reaping};
+use crate::word::reaper::Reaper;
 
 /// [`KernelLane::depth`] counts sixteenths of a request. Each batch lowers the depth by a sixteenth
 /// of its value, but not below the current number of requests.
@@ -73,6 +74,10 @@ pub(crate) struct KernelLane {
     told: AtomicBool,
     /// Requests have named an eventfd: their program may sleep on it, and not come to wait.
     notifies: AtomicBool,
+    /// The eventfd that the context has made for its program; -1 for none ([`Tell::program`]).
+    program: AtomicI32,
+    /// Requests that do not name that eventfd were handed over since it was made.
+    others: AtomicBool,
     /// Of the interfaces that may be used, io_uring is tried first.
     prefers_ring: AtomicBool,
     /// A file does not support RWF_NOWAIT, so submitters do not hand over themselves any more.
@@ -138,6 +143,8 @@ impl KernelLane {
             submitting: AtomicU32::new(0),
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
+            program: AtomicI32::new(-1),
+            others: AtomicBool::new(false),
             prefers_ring: AtomicBool::new(false),
             only_waits: AtomicBool::new(false),
             depth: AtomicUsize::new(0),
@@ -346,7 +353,7 @@ impl KernelLane {
     }
 
     /// Notes requests that go to the kernel next. Returns the number of requests that were in
-    /// flight before, and whether an eventfd has to signal the completions.
+    /// flight before, and how the completions are made known.
     #[inline]
     fn begin_to_hand_over(
         &self,
@@ -354,14 +361,18 @@ impl KernelLane {
         backend: &dyn Backend,
         batch: &Batch<'_>,
         how: HandOver,
-    ) -> (usize, bool) {
+    ) -> (usize, Tell) {
         let count = batch.len();
         let notifies = batch.requests().iter().any(|(_, request)| request.notify != -1);
         if notifies && !self.notifies.load(Ordering::Relaxed) {
             self.notifies.store(true, Ordering::Relaxed);
         }
-        let tell = how.nobody_comes || notifies;
-        if !tell && !self.notifies.load(Ordering::Relaxed) {
+        let program = self.program.load(Ordering::Relaxed);
+        if program >= 0 && batch.requests().iter().any(|(_, request)| request.notify != program) {
+            self.others.store(true, Ordering::Relaxed);
+        }
+        let tell = Tell { events: how.nobody_comes || notifies, program };
+        if !tell.events && !self.notifies.load(Ordering::Relaxed) {
             backend.untell();
         }
         if how.at_once && !self.did_at_once.load(Ordering::Relaxed) {
@@ -448,7 +459,8 @@ impl KernelLane {
                 }
             }
             // A program that looks into its ring after a submit finds what has completed meanwhile.
-            return Ok(without_taker(|taker| self.harvest_with(reaping, backend, board, taker)));
+            let by = (By::Program, board);
+            return Ok(without_taker(|taker| self.harvest_with(reaping, backend, by, taker)));
         }
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.note_refusal(errno, how);
@@ -506,156 +518,6 @@ impl KernelLane {
         let backend = self.backend(board)?;
         (backend.kind() == EngineKind::IoUring && backend.events() >= 0).then(|| backend.events())
     }
-
-    fn try_reap(&self) -> Option<(Reaping<'_>, &dyn Backend)> {
-        let backend = self.backend.get()?.as_deref()?;
-        Some((self.reaper.take()?, backend))
-    }
-
-    /// Collects completions. `taker` takes them while it has room. True if there were any.
-    pub(crate) fn harvest(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {
-        if self.in_flight.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        self.try_reap()
-            .is_some_and(|(reaping, backend)| self.harvest_with(reaping, backend, board, taker))
-    }
-
-    fn harvest_with(
-        &self,
-        reaping: Reaping<'_>,
-        backend: &dyn Backend,
-        board: &Board,
-        taker: &mut DirectCompletions<'_>,
-    ) -> bool {
-        let mut any = false;
-        loop {
-            let mut done = [(0, 0); TAKEN_MAX as usize];
-            let n = backend.harvest(&mut done);
-            self.finish(board, &mut done[..n], taker);
-            any |= n > 0;
-            if n < TAKEN_MAX as usize {
-                break;
-            }
-        }
-        drop(reaping);
-        self.pass_on_the_right(board);
-        any
-    }
-
-    fn finish(&self, board: &Board, done: &mut [Harvested], taker: &mut DirectCompletions<'_>) {
-        if done.is_empty() {
-            return;
-        }
-        // One of two increments at the same time may be lost: the value has changed nevertheless.
-        let collected = self.collected.load(Ordering::Relaxed);
-        self.collected.store(collected.wrapping_add(1), Ordering::Relaxed);
-        self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
-        let mut left = 0;
-        let partly = self.did_at_once.load(Ordering::Relaxed);
-        board.together(|| {
-            for at in 0..done.len() {
-                let (slot, result) = done[at];
-                // If the kernel has not executed the request, or only a part, a thread executes it
-                // or reports the error.
-                // SAFETY: the kernel has completed the request, and reports each one once.
-                let request = unsafe { board.in_hand(slot) };
-                let short = || partly && result >= 0 && (result as u64) < transfer_len(&request);
-                let again = (is_retried(result) || short()) && board.slot(slot).take_back();
-                if again && board.is_closed() {
-                    board.end_started(request);
-                } else if again {
-                    board.forward(request, Route::Pool, Executor::Kernel);
-                } else if let Some(request) = board.offer(request, result, Executor::Kernel, taker)
-                {
-                    done[left] = (request.into_index(), result);
-                    left += 1;
-                }
-            }
-        });
-        if left > 0 {
-            board.finish_together(&done[..left], Executor::Kernel);
-        }
-    }
-
-    /// As [`KernelLane::harvest`], by a thread that was signalled once for completions. If another
-    /// thread has the right to collect, that thread signals this thread once more.
-    pub(crate) fn harvest_when_told(
-        &self,
-        board: &Board,
-        taker: &mut DirectCompletions<'_>,
-    ) -> bool {
-        if self.in_flight() > 0
-            && let Some(backend) = self.backend.get().and_then(Option::as_deref)
-            && let Some(reaping) = self.reaper.take_or_be_missed()
-        {
-            return self.harvest_with(reaping, backend, board, taker);
-        }
-        false
-    }
-
-    fn pass_on_the_right(&self, board: &Board) {
-        if self.in_flight() > 0 || self.queued() > 0 {
-            self.reaper.pass_on(board.completions());
-            // An event loop or the poller may have been signalled while this thread collected. It
-            // is signalled once more.
-            if self.reaper.was_wanted()
-                && let Some(events) = self.events()
-            {
-                sys::eventfd_add(events, 1);
-            }
-        }
-    }
-
-    /// Sleeps in the kernel's wait, if requests are in flight and no other thread does. `None`: the
-    /// caller sleeps elsewhere.
-    pub(crate) fn sleep(
-        &self,
-        board: &Board,
-        sleeper: &Sleeper<'_>,
-        timeout: Option<Duration>,
-        mask: Option<u64>,
-        taker: &mut DirectCompletions<'_>,
-    ) -> Option<SleepEnd> {
-        let in_flight = self.in_flight();
-        if in_flight == 0 {
-            return None;
-        }
-        let (mut reaping, backend) = self.try_reap()?;
-        let fd = backend.wake_fd();
-        // Several completions are awaited only if the kernel has all requests of the context.
-        let alone = board.free_slots().held() == in_flight;
-        let min = if alone { (sleeper.need as usize).clamp(1, in_flight) } else { 1 };
-        let mut done = [(0, 0); TAKEN_MAX as usize];
-        let mut n = 0;
-        let end = board.completions().sleep_elsewhere(sleeper, fd, || {
-            let min = min.min(TAKEN_MAX as usize);
-            // A wake-up counts as one completion only, and fewer may come than were in flight
-            // (refused at submit). So a thread that awaits several checks again after a tick. So
-            // does a thread that cannot be woken.
-            let looks_again = min > 1 || fd < 0;
-            let shorter = timeout.unwrap_or(TICK).min(TICK);
-            let timeout = if looks_again { Some(shorter) } else { timeout };
-            let (harvested, end) = reaping.asleep(|| backend.sleep(min, timeout, mask, &mut done));
-            n = harvested;
-            if n == 0 && reaping.is_held() {
-                n = backend.harvest(&mut done);
-            }
-            if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
-        });
-        drop(reaping);
-        self.finish(board, &mut done[..n], taker);
-        self.pass_on_the_right(board);
-        Some(end)
-    }
-}
-
-/// Is this an answer that says nothing about the request? io_uring cancels requests when the
-/// submitting thread ends, or when it can make no thread of its own. It also answers EFAULT to a
-/// read whose page arrives after that thread has ended.
-fn is_retried(result: i32) -> bool {
-    use libc::{EAGAIN, ECANCELED, EFAULT, EINTR, ENOSYS, EOPNOTSUPP, ESPIPE};
-    matches!(-result, EAGAIN | EOPNOTSUPP | ENOSYS | EINTR | ESPIPE | ECANCELED | EFAULT)
 }
 
 /// Two parts: requests to be handed over, and requests in flight.

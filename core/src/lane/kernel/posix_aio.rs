@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use libc::{aiocb, timespec};
 
-use super::backend::{Backend, Eventfds, Harvested};
+use super::backend::{Backend, Eventfds, Harvested, Tell};
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::own;
 use crate::queue::SleepEnd;
@@ -489,7 +489,7 @@ impl Backend for Arc<PosixAio> {
         false
     }
 
-    fn submit(&self, requests: Requests<'_>, tell: bool, _at_once: bool) -> (usize, i32) {
+    fn submit(&self, requests: Requests<'_>, tell: Tell, _at_once: bool) -> (usize, i32) {
         for (at, (slot, request)) in requests.iter().enumerate() {
             let sqe = request.sqe;
             if !matches!(sqe.opcode, opcode::READ | opcode::WRITE) || sqe.op_flags != 0 {
@@ -506,7 +506,7 @@ impl Backend for Arc<PosixAio> {
                 Err(errno) => return (at, errno),
             };
             block.aio_fildes = fd;
-            let place = self.block(state.begin(slot, file, descriptor, tell));
+            let place = self.block(state.begin(slot, file, descriptor, tell.events));
             // SAFETY: the block was free, so it is not in flight; the buffer is the request's.
             let ret = unsafe {
                 *place = block;
@@ -519,7 +519,7 @@ impl Backend for Arc<PosixAio> {
                 state.end(begun);
                 return (at, errno);
             }
-            if tell || state.asleep {
+            if tell.events || state.asleep {
                 // If there can be no thread, the watchdog finds the completion.
                 self.call_notifier(&mut state);
             }

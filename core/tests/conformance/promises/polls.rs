@@ -18,6 +18,18 @@ fn a_poll_sees_each_buffered_write_that_was_submitted_before_it() {
     if excepted(|| ()) {
         return;
     }
+    // Other tests close files of servers unseen, whose number this file could get. With a number of
+    // writes, the test runs alone, and longer than `isolated` allows.
+    if std::env::var_os(WRITES).is_some() {
+        polls_after_writes();
+    } else {
+        isolated(|| {
+            polls_after_writes();
+        });
+    }
+}
+
+fn polls_after_writes() {
     let writes = from_env(WRITES, 20_000);
     let _bound = bounded(LONG * (4 + writes / 100_000) as u32);
     let file = file_with(&[]);

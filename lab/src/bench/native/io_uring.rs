@@ -3,11 +3,12 @@
 #![allow(unsafe_code)]
 
 use crate::bench::drive::{Queue, Request, unless_interrupted};
+use crate::bench::manner::EventLoop;
 use crate::bench::workload::Operation;
 use crate::machine::sysctl;
 use io_uring::{opcode, squeue, types};
 use std::io::Error;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::AsRawFd as _;
 
 /// A ring of the kernel, used directly.
 pub struct IoUring {
@@ -111,14 +112,15 @@ impl Queue for IoUring {
 
     /// Replaces the ring by one without flags. With `DEFER_TASKRUN`, requests complete only during
     /// a call, so that [`collect`](Queue::collect) would have to make one.
-    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
+    fn event_loop(&mut self) -> Result<EventLoop, String> {
+        let event_loop = EventLoop::new()?;
         let entries = self.ring.params().sq_entries();
         let made = io_uring::IoUring::new(entries).and_then(|ring| {
-            ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
+            ring.submitter().register_eventfd(event_loop.eventfd().as_raw_fd())?;
             Ok(ring)
         });
         self.ring = made.map_err(|error| format!("no ring with an eventfd: {error}"))?;
-        Ok(())
+        Ok(event_loop)
     }
 }
 

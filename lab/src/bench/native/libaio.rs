@@ -4,10 +4,11 @@
 
 use super::last_errno;
 use crate::bench::drive::{Queue, Request};
+use crate::bench::manner::EventLoop;
 use crate::bench::workload::Operation;
 use crate::machine::sysctl;
 use std::io::Error;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::AsRawFd as _;
 use std::ptr;
 
 /// `struct iocb` of linux/aio_abi.h. The order of its second and third field depends on the byte
@@ -176,9 +177,10 @@ impl Queue for Libaio {
         self.ready = 0;
     }
 
-    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
-        self.eventfd = Some(eventfd.as_raw_fd().cast_unsigned());
-        Ok(())
+    fn event_loop(&mut self) -> Result<EventLoop, String> {
+        let event_loop = EventLoop::new()?;
+        self.eventfd = Some(event_loop.eventfd().as_raw_fd().cast_unsigned());
+        Ok(event_loop)
     }
 
     #[inline]

@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 
 use crate::bench::drive::{Queue, Request, unless_interrupted};
+use crate::bench::manner::EventLoop;
 use crate::bench::workload::Operation;
 use std::cell::UnsafeCell;
 use std::io::Error;
 use std::mem::zeroed;
-use std::os::fd::BorrowedFd;
 use std::ptr;
 
 /// One control block for each slot. A process has one instance of POSIX AIO, not one for each
@@ -145,7 +145,7 @@ impl Queue for Posixaio {
         }
     }
 
-    fn tell(&mut self, _: BorrowedFd<'_>) -> Result<(), String> {
+    fn event_loop(&mut self) -> Result<EventLoop, String> {
         Err("aio(7) counts no eventfd up".into())
     }
 }
