@@ -115,6 +115,9 @@ pub(crate) enum Call {
 }
 
 impl Call {
+    /// In place of a call that has ended.
+    pub(crate) const NONE: Self = Self::Close { fd: -1 };
+
     /// May the call wait for another process without end?
     pub(crate) fn may_hang(&self) -> bool {
         matches!(

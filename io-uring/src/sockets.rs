@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use uringlet::front;
 
@@ -10,7 +10,7 @@ use crate::attempts::{Attempt, Sleeper, Tried};
 use crate::buffers::Provided;
 use crate::files::move_aside;
 use crate::sys::{self, sockets};
-use crate::tuning::VAIN_SENDS;
+use crate::tuning::{SPARE_SOCKETS, VAIN_SENDS};
 use crate::{service, user};
 
 mod bundle;
@@ -52,6 +52,10 @@ pub(crate) enum Ask {
     },
     Other(Arc<dyn Attempt>),
 }
+
+/// Memory of calls that have ended. It is never waited for: a signal handler may have interrupted
+/// the thread that has it.
+static SPARE: Mutex<Vec<Arc<Socket>>> = Mutex::new(Vec::new());
 
 /// A call on a socket, and its progress.
 #[derive(Debug)]
@@ -132,6 +136,32 @@ impl Socket {
             begun: AtomicBool::new(false),
             gave_back: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The call, to be shared with the thread that tries it. Memory of an earlier call is used, if
+    /// there is some: with many calls in flight, malloc(3) and free(3) would cost as much as a
+    /// third of a call.
+    pub(crate) fn shared(self) -> Arc<Self> {
+        let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
+        if let Some(mut spare) = spare
+            && let Some(place) = Arc::get_mut(&mut spare)
+        {
+            *place = self;
+            return spare;
+        }
+        Arc::new(self)
+    }
+
+    /// The call has ended. Its memory is kept for a later one, unless a thread still has the call.
+    pub(crate) fn retire(mut socket: Arc<Self>) {
+        if let Some(place) = Arc::get_mut(&mut socket) {
+            (place.ask, place.bundle) = (Ask::Listen(0), None);
+            if let Ok(mut spare) = SPARE.try_lock()
+                && spare.len() < SPARE_SOCKETS
+            {
+                spare.push(socket);
+            }
         }
     }
 

@@ -44,6 +44,8 @@ pub(crate) const SMALL_VECTOR: i32 = 64 << 10;
 
 /// After this many results of a multishot request, other requests are tried.
 pub(crate) const SHOTS_IN_A_ROW: u32 = 32;
+/// The memory of this many ended calls on sockets is kept for later ones: some 70 KiB.
+pub(crate) const SPARE_SOCKETS: usize = 256;
 /// This many calls on sockets are made before their results are posted.
 pub(crate) const TRIES_AT_ONCE: usize = 32;
 /// After more than this many tries in vain, a ready socket is tried only at a new event.

@@ -1,7 +1,5 @@
 //! Entries on sockets: their plans, and their calls with copies of their memory.
 
-use std::sync::Arc;
-
 use super::calls::Made;
 use super::plans::Planned;
 use super::{Fields, Plan};
@@ -93,7 +91,7 @@ fn selects(fields: &Fields) -> bool {
 }
 
 fn made(fields: &Fields, socket: Socket) -> Made {
-    Ok(Call::Socket { fd: fields.fd(), socket: Arc::new(socket) })
+    Ok(Call::Socket { fd: fields.fd(), socket: socket.shared() })
 }
 
 fn message(fields: &Fields, message: Message) -> Made {

@@ -139,7 +139,8 @@ impl Request {
                 self.plan = Plan::Engine(plain(&vectored, &self.iov).unwrap_or(vectored), *index);
             }
             Plan::Call(_, make) => {
-                self.call = Some(Box::new(make(fields)?));
+                let call = make(fields)?;
+                self.set_call(call);
                 if rights::may_differ() && self.is_judged() {
                     self.submitter = sys::thread_id();
                 }

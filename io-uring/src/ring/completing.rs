@@ -182,7 +182,8 @@ impl Locked<'_> {
         state.by_number.remove(at);
         request.stage = Stage::Free;
         request.plan = Plan::Nop(0);
-        (request.call, request.target_slot, request.submitter) = (None, None, 0);
+        request.drop_call();
+        (request.target_slot, request.submitter) = (None, 0);
         if let Some(by) = request.in_front.take() {
             state.in_front[by as usize] -= 1;
         }

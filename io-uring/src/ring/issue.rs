@@ -51,7 +51,7 @@ impl Locked<'_> {
                 }
                 if op != libc::EPOLL_CTL_DEL && front::poll_may_wait(fd) {
                     let call = Call::EpollCtl { epoll, op, fd, events, data };
-                    self.request(at).call = Some(Box::new(call));
+                    self.request(at).set_call(call);
                     return self.issue_call(at, None);
                 }
                 Some(sys::epoll_ctl(epoll, op, fd, events, data))

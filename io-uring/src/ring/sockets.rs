@@ -73,8 +73,8 @@ impl Locked<'_> {
             return false;
         }
         let flags = if is_send { libc::MSG_NOSIGNAL } else { 0 };
-        let socket = Arc::new(Socket::new(Ask::Transfer(message), flags));
-        request.call = Some(Box::new(Call::Socket { fd: sqe.fd, socket }));
+        let socket = Socket::new(Ask::Transfer(message), flags).shared();
+        request.set_call(Call::Socket { fd: sqe.fd, socket });
         true
     }
 

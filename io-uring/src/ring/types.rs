@@ -110,6 +110,8 @@ pub(super) struct Request {
     pub(super) expected: i32,
     pub(super) iov: Vec<libc::iovec>,
     pub(super) call: Option<Box<Call>>,
+    /// Memory of an earlier call in this place, to be used again.
+    pub(super) spare_call: Option<Box<Call>>,
     /// The thread that has submitted the call (gettid(2)), if threads may have different rights; or
     /// 0.
     pub(super) submitter: i32,
@@ -168,6 +170,7 @@ impl Request {
             expected: -1,
             iov: Vec::new(),
             call: None,
+            spare_call: None,
             submitter: 0,
             thread: 0,
             target_slot: None,
@@ -191,6 +194,26 @@ impl Request {
     /// The number of the request's descriptor.
     pub(super) fn number(&self) -> i32 {
         self.file.as_ref().map_or(self.fd, |file| file.number())
+    }
+
+    /// Gives the request its call.
+    pub(super) fn set_call(&mut self, call: Call) {
+        self.call = Some(match self.spare_call.take() {
+            Some(mut place) => {
+                *place = call;
+                place
+            }
+            None => Box::new(call),
+        });
+    }
+
+    /// Ends the request's call. Its memory is kept for the next one in this place.
+    pub(super) fn drop_call(&mut self) {
+        let Some(mut place) = self.call.take() else { return };
+        if let Call::Socket { socket, .. } = std::mem::replace(&mut *place, Call::NONE) {
+            Socket::retire(socket);
+        }
+        self.spare_call = Some(place);
     }
 
     /// The engine's request for its call.
