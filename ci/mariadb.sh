@@ -3,8 +3,8 @@
 # server under load, restarts and checks it: ci/mariadb.sh [--io-uring [--forbid SANDBOX]] [FOLDER]
 #
 # Installs Debian's packages of the server if they are missing. Starts a server of its own, without
-# network, in a scratch folder under FOLDER (target/ by default). ENGINE is uringlet's engine.
-# Takes about half a minute.
+# network, in a scratch folder under FOLDER (target/ by default). The environment variable ENGINE
+# names uringlet's engine (auto by default). Takes about half a minute.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

@@ -115,7 +115,7 @@ impl Interval {
         }
     }
 
-    /// Is it at most [`PRECISION`] wide to each side?
+    /// Is the whole interval at most twice [`PRECISION`] wide, on a logarithmic scale?
     pub fn is_known(&self) -> bool {
         self.width() <= 2.0 * PRECISION.ln_1p()
     }

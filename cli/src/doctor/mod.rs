@@ -46,7 +46,7 @@ pub struct Arguments {
     #[arg(value_name = "DIR")]
     folders: Vec<PathBuf>,
 
-    /// Say instead whether this program can be reached, and how (put `--` in front of it)
+    /// Report only whether uringlet can serve this program's I/O, and how (put `--` before it)
     #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["folders", "require"])]
     program: Vec<OsString>,
 }

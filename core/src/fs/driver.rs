@@ -425,7 +425,7 @@ impl Header {
     /// operation abandoned, it also ends the count of detached ones. Otherwise the thread that has
     /// detached the operation does so.
     pub(super) fn counts(&self, is_abandoned: bool) -> Counts {
-        // The thread that has abandoned the operation has set the flag before.
+        // A thread that detaches the operation sets `detached` before it abandons the operation.
         let is_detached = is_abandoned && self.detached.load(Ordering::Relaxed);
         Counts { fs: self.fs.clone(), flights: self.flights.clone(), is_detached }
     }

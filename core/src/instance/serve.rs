@@ -436,7 +436,7 @@ impl Dispatcher for Instance {
         if to == Route::Stream {
             return self.wait_for_descriptor(request);
         }
-        // No worker is called: the calling waiter executes the request when it looks for more.
+        // If so, no worker is called: this waiter executes the request when it next looks for work.
         let left = by == Executor::Waiter && request.notify == -1 && self.is_left_to_waiter();
         // A thread with a deadline has left the request to a worker. A poll may still expect the
         // request's end, so its `Expect` is not reset.

@@ -40,7 +40,7 @@ pub(crate) fn thread_id() -> u32 {
 /// # Safety
 /// `info` can be read.
 pub(crate) unsafe fn queue_signal(pid: i32, signo: i32, info: *const libc::siginfo_t) -> Ret {
-    // SAFETY: the caller's contract; the kernel copies it.
+    // SAFETY: `info` can be read by the caller's contract; the kernel copies it.
     unsafe { call!(rt_sigqueueinfo, pid, signo, info) }
 }
 

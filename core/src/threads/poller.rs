@@ -475,10 +475,10 @@ impl Poller {
     }
 }
 
-/// Is this the `-EINVAL` of a socket, or of a file without a kind, as a timerfd? They can be asked
-/// not to sleep, so a call that may sleep would fail in the same way. Examples are a read of a
-/// listening socket and a write to a timerfd, for which poll(2) waits without end. An epoll cannot
-/// be asked.
+/// Is this the `-EINVAL` of a socket, or of a file without a type, such as a timerfd? Such a file
+/// supports calls that do not sleep, so a call that may sleep would also fail. Two such calls are a
+/// read of a listening socket and a write to a timerfd. For these, poll(2) waits without end. False
+/// for an epoll: it has no calls that do not sleep, so its `-EINVAL` proves nothing.
 fn is_final(fd: RawFd, result: i32) -> bool {
     if result != -libc::EINVAL {
         return false;

@@ -98,8 +98,9 @@ impl Batch {
 }
 
 impl Request {
-    /// Fills the request from its entry; memory that the entry points to is copied. Entries that
-    /// borrow memory are prepared before the ring's lock is taken, in `Batch::read`.
+    /// Fills the request from its entry. Structures that the entry points to (an iovec array, a
+    /// time) are copied; data buffers are not. Entries with such structures are prepared before the
+    /// ring's lock is taken, in `Batch::read`.
     #[inline(always)]
     pub(super) fn prepare(&mut self, fields: &Fields, iopoll: bool) -> Result<(), Refused> {
         (self.opcode, self.user_data) = (fields.opcode(), fields.user_data());

@@ -661,7 +661,8 @@ fn a_wait_does_not_end_before_the_program_sees_the_completion() {
     assert_eq!(model.reaped.len(), 1);
 }
 
-/// The kernel sets a linked timeout after the first try of its target, which ends most requests.
+/// The kernel arms a linked timeout only after the first try of its target. Most requests end with
+/// that try, so their timeout is never armed.
 #[test]
 fn a_linked_timeout_begins_when_its_target_was_tried() {
     for tried in [Tried::Waits, Tried::Blocks, Tried::Done(4)] {

@@ -16,8 +16,8 @@ const STATE_LEN: usize = 512 + 64 + 256 + 64 + 512 + 1024;
 
 /// The state components that XSAVEC saves here.
 static SAVED: AtomicUsize = AtomicUsize::new(0);
-/// The saved components that have vector registers other than `xmm0` to `xmm15`. 0: the processor
-/// does not say which ones are in use.
+/// The saved components other than those of x87 and SSE: larger vector registers, and masks. 0: the
+/// processor does not say which components are in use.
 static VECTORS: AtomicUsize = AtomicUsize::new(0);
 
 /// The area from which XRSTOR loads initial components, in its standard form.

@@ -100,7 +100,7 @@ fn reason(errors: &str, notes: &str) -> Option<String> {
 }
 
 impl Figure {
-    /// The figures of a job and its clones, reads and writes together.
+    /// The figures of a job and its clones, with reads, writes and trims added together.
     fn of(clones: &[&Value]) -> Self {
         let mut figure = Self::default();
         let (mut cpu_us, mut latency_us) = (0.0, 0.0);
