@@ -70,7 +70,7 @@ pub struct Context {
     /// The eventfd that completions count up, or -1.
     notify: RawFd,
     /// The eventfd that [`Context::eventfd`] has made. `notify` may be its number.
-    eventfd: Option<Arc<Eventfd>>,
+    eventfd: Option<Eventfd>,
     /// Duplicates of the program's eventfds ([`Context::set_eventfd`]). Requests may still count
     /// them up.
     eventfds: Vec<Arc<Copied>>,
@@ -247,11 +247,11 @@ impl Context {
     /// As eventfd(2).
     pub fn eventfd(&mut self) -> io::Result<BorrowedFd<'_>> {
         if self.eventfd.is_none() {
-            self.eventfd = Some(Arc::new(Eventfd::new()?));
+            self.eventfd = Some(Eventfd::new()?);
         }
         let eventfd = self.eventfd.as_ref().expect("made above");
         self.notify = eventfd.as_raw_fd();
-        self.instance.is_watched_by_program(eventfd);
+        self.instance.is_watched_by_program(self.notify);
         Ok(eventfd.as_fd())
     }
 
@@ -489,5 +489,9 @@ impl Builder {
 impl Drop for Context {
     fn drop(&mut self) {
         self.instance.close();
+        if self.eventfd.is_some() && !self.instance.forget_program() {
+            // A descriptor is lost. Otherwise a file that gets its number would be written to.
+            std::mem::forget(self.eventfd.take());
+        }
     }
 }

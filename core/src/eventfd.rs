@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::descriptor;
@@ -116,6 +116,58 @@ impl AsRawFd for Eventfd {
     }
 }
 
+/// An eventfd of the program that threads of the engine count up, until the program closes it.
+#[derive(Debug)]
+pub(crate) struct ProgramEventfd {
+    /// The eventfd; -1 before it was made, and from the end on.
+    fd: AtomicI32,
+    /// The number of threads that are counting it up.
+    counting: AtomicU32,
+}
+
+impl ProgramEventfd {
+    pub(crate) const fn new() -> Self {
+        Self { fd: AtomicI32::new(-1), counting: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn set(&self, fd: RawFd) {
+        self.fd.store(fd, Ordering::SeqCst);
+    }
+
+    /// The eventfd, or -1.
+    #[inline]
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Adds one to the eventfd, unless it is being closed.
+    pub(crate) fn count_up(&self) {
+        // Either this thread sees the end, or the thread that ends sees this one.
+        self.counting.fetch_add(1, Ordering::SeqCst);
+        let fd = self.fd.load(Ordering::SeqCst);
+        if fd >= 0 {
+            sys::eventfd_add(fd, 1);
+        }
+        self.counting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// No thread counts the eventfd up from now on. False: one is doing so, and makes no progress.
+    /// It may be a thread that a signal handler has interrupted, and this is the handler.
+    pub(crate) fn end(&self) -> bool {
+        /// Together some 0.1 s.
+        const TRIES: u32 = 2_000;
+        self.fd.store(-1, Ordering::SeqCst);
+        let mut patience = Patience::default();
+        (0..TRIES).any(|_| {
+            let is_over = self.counting.load(Ordering::SeqCst) == 0;
+            if !is_over {
+                patience.wait();
+            }
+            is_over
+        })
+    }
+}
+
 fn seems_to_block(fd: RawFd) -> bool {
     sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0
 }
@@ -199,7 +251,9 @@ impl Drop for EventfdTurn {
 mod tests {
     #![allow(unsafe_code)]
 
-    use super::{Counted, count_up, is_kept};
+    use std::os::fd::AsRawFd as _;
+
+    use super::{Counted, Eventfd, ProgramEventfd, count_up, is_kept};
     use crate::own::Copied;
     use crate::router::facts::Facts;
     use crate::sys;
@@ -218,6 +272,23 @@ mod tests {
         assert_eq!(unsafe { libc::read(fd, (&raw mut value).cast(), 8) }, 8);
         sys::close(fd);
         value
+    }
+
+    #[test]
+    fn a_programs_eventfd_is_left_alone_after_its_end() {
+        for _ in 0..if cfg!(miri) { 5 } else { 500 } {
+            let (told, eventfd) = (ProgramEventfd::new(), Eventfd::new().unwrap());
+            told.count_up();
+            told.set(eventfd.as_raw_fd());
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..20).for_each(|_| told.count_up()));
+                assert!(told.end());
+                eventfd.take();
+                told.count_up();
+                assert_eq!(eventfd.take(), 0);
+            });
+            assert_eq!((eventfd.take(), told.fd()), (0, -1));
+        }
     }
 
     #[test]

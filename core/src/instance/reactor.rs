@@ -8,14 +8,13 @@
 //! made: it collects when it reaps. If it does not come, the watchdog collects in its place.
 
 use std::fmt;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use super::Instance;
 use crate::board::{Dispatcher, Executor};
 use crate::errno;
-use crate::eventfd::Eventfd;
 use crate::lane::kernel::HandOver;
 use crate::router::tuning::ENOUGH_FOUND;
 use crate::router::{Call, KernelScope};
@@ -51,9 +50,6 @@ pub(super) struct Driven {
     /// The thread whose calls of poll(2) or the like drive the context ([`this_thread`]); 0 for
     /// none, or if a runtime drives it; [`PROGRAM`].
     thread: AtomicUsize,
-    /// The eventfd that the context has made for its program. It stays open for as long as threads
-    /// of the engine may count it up.
-    eventfd: OnceLock<Arc<Eventfd>>,
     /// The program was called to reap ([`PROGRAM`]), and has not come yet.
     is_called: AtomicBool,
     /// The eventfd of completions has ended a sleep, and was not read since. It is read before the
@@ -155,11 +151,10 @@ impl Instance {
             0 => self.driven.by().inspect(|by| by.call()).is_some(),
             _ if !self.lanes.kernel.can_at_once() => false,
             PROGRAM => {
-                let program = self.lanes.kernel.counted_up();
-                if program >= 0 && !self.driven.is_called.swap(true, Ordering::AcqRel) {
-                    sys::eventfd_add(program, 1);
-                }
-                program >= 0
+                // The program may have come since, and waited instead of reaping.
+                let is_first = self.lanes.kernel.queued() <= 1;
+                let is_called = self.driven.is_called.swap(true, Ordering::AcqRel);
+                is_called && !is_first || self.lanes.kernel.call_program()
             }
             // The calling thread drives the context itself: it hands over before it sleeps.
             thread if thread == this_thread() => true,
@@ -265,11 +260,17 @@ impl Instance {
     /// completions of the kernel when it reaps.
     ///
     /// A placed context posts completions on their CPUs, so its program does not collect.
-    pub(crate) fn is_watched_by_program(&self, eventfd: &Arc<Eventfd>) {
-        if self.board.placed().is_none() && self.driven.eventfd.set(Arc::clone(eventfd)).is_ok() {
-            self.lanes.kernel.is_watched_by_program(eventfd.as_raw_fd());
+    pub(crate) fn is_watched_by_program(&self, eventfd: RawFd) {
+        if self.board.placed().is_none() {
+            self.lanes.kernel.is_watched_by_program(eventfd);
             self.driven.thread.store(PROGRAM, Ordering::Relaxed);
         }
+    }
+
+    /// The program's eventfd is about to be closed. False: a thread is counting it up, and makes no
+    /// progress, so that it must stay open.
+    pub(crate) fn forget_program(&self) -> bool {
+        !self.is_of_this_process() || self.lanes.kernel.forget_program()
     }
 
     /// The program reaps, and finds nothing in the queue: it collects from the kernel.
@@ -280,7 +281,7 @@ impl Instance {
         }
         let driven = &self.driven;
         if driven.is_called.load(Ordering::Relaxed) {
-            driven.is_called.store(false, Ordering::SeqCst);
+            driven.is_called.swap(false, Ordering::AcqRel);
         }
         if !driven.comes() && kernel.is_collected_by_program() {
             driven.comes.store(true, Ordering::SeqCst);
@@ -323,7 +324,11 @@ impl Instance {
     /// Makes the poller watch the kernel's completions, unless it watches already, or an event loop
     /// collects them.
     pub(super) fn have_events_watched(&self, nobody_comes: bool) {
-        if self.driven.comes() || self.lanes.kernel.is_collected_by_program() {
+        let is_collected = match self.driven.thread() {
+            PROGRAM => self.lanes.kernel.is_collected_by_program(),
+            _ => self.driven.comes(),
+        };
+        if is_collected {
             return;
         }
         if let Some(events) = self.lanes.kernel.events_to_watch(nobody_comes)
@@ -594,8 +599,8 @@ mod tests {
     fn a_program_that_sleeps_on_the_contexts_eventfd_needs_no_other_thread() {
         let name = "a_program_that_sleeps_on_the_contexts_eventfd_needs_no_other_thread";
         let Some((instance, file)) = alone(name) else { return };
-        let counter = Arc::new(Eventfd::new().unwrap());
-        instance.is_watched_by_program(&counter);
+        let counter = Eventfd::new().unwrap();
+        instance.is_watched_by_program(counter.as_raw_fd());
         let mut blocks: Vec<_> = (0..4).map(|_| Box::new(Block([0; PAGE]))).collect();
         for round in 0..100 {
             for block in &mut blocks {
@@ -626,8 +631,8 @@ mod tests {
     fn what_others_collect_is_counted_up_once_more() {
         let name = "what_others_collect_is_counted_up_once_more";
         let Some((instance, file)) = alone(name) else { return };
-        let (counter, mut block) = (Arc::new(Eventfd::new().unwrap()), Box::new(Block([0; PAGE])));
-        instance.is_watched_by_program(&counter);
+        let (counter, mut block) = (Eventfd::new().unwrap(), Box::new(Block([0; PAGE])));
+        instance.is_watched_by_program(counter.as_raw_fd());
         for at_submit in [false, true].repeat(10) {
             read(&instance, &file, &mut block, counter.as_raw_fd());
             while instance.available() == 0 && instance.lanes().pool.is_empty() {
@@ -661,8 +666,8 @@ mod tests {
     fn a_program_does_not_collect_what_another_eventfd_tells_of() {
         let name = "a_program_does_not_collect_what_another_eventfd_tells_of";
         let Some((instance, file)) = alone(name) else { return };
-        let (own, other) = (Arc::new(Eventfd::new().unwrap()), eventfd());
-        instance.is_watched_by_program(&own);
+        let (own, other) = (Eventfd::new().unwrap(), eventfd());
+        instance.is_watched_by_program(own.as_raw_fd());
         let mut block = Box::new(Block([0; PAGE]));
         for (notify, program) in [(own.as_raw_fd(), true), (other.as_raw_fd(), false)] {
             read(&instance, &file, &mut block, notify);

@@ -27,7 +27,26 @@ pub(super) enum By {
 impl KernelLane {
     /// The context has made this eventfd for its program: requests name it from now on.
     pub(crate) fn is_watched_by_program(&self, eventfd: RawFd) {
-        self.program.store(eventfd, Ordering::Relaxed);
+        if self.program.fd() != eventfd {
+            // Another eventfd may tell of what is in flight.
+            self.others.store(self.in_flight() > 0, Ordering::Relaxed);
+            self.program.set(eventfd);
+        }
+    }
+
+    /// Has the program come to reap. False: it has no eventfd that the kernel counts up.
+    pub(crate) fn call_program(&self) -> bool {
+        let is_there = self.counted_up() >= 0;
+        if is_there {
+            self.program.count_up();
+        }
+        is_there
+    }
+
+    /// The program's eventfd is about to be closed: no thread of the engine counts it up any more.
+    /// False: one is doing so, and makes no progress.
+    pub(crate) fn forget_program(&self) -> bool {
+        self.program.end()
     }
 
     /// Does the kernel count up that eventfd for all requests since then? So the program collects
@@ -39,7 +58,7 @@ impl KernelLane {
     /// The eventfd that the kernel counts up for the program; -1 for none.
     #[inline]
     pub(crate) fn counted_up(&self) -> RawFd {
-        let program = self.program.load(Ordering::Relaxed);
+        let program = self.program.fd();
         let backend = || self.backend.get().and_then(Option::as_deref);
         if program >= 0 && backend().is_some_and(Backend::counts_up) { program } else { -1 }
     }
@@ -160,16 +179,15 @@ impl KernelLane {
     }
 
     pub(super) fn pass_on_the_right(&self, board: &Board) {
-        let counted_up = self.counted_up();
-        if self.in_flight() > 0 || self.queued() > 0 || counted_up >= 0 {
+        if self.in_flight() > 0 || self.queued() > 0 || self.counted_up() >= 0 {
             self.reaper.pass_on(board.completions());
             // An event loop or the poller may have been signalled while this thread collected. It
             // is signalled once more.
-            let eventfd = || if counted_up >= 0 { Some(counted_up) } else { self.events() };
             if self.reaper.was_wanted()
-                && let Some(eventfd) = eventfd()
+                && !self.call_program()
+                && let Some(events) = self.events()
             {
-                sys::eventfd_add(eventfd, 1);
+                sys::eventfd_add(events, 1);
             }
         }
     }

@@ -14,7 +14,7 @@ pub(crate) mod linux_aio;
 mod posix_aio;
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use self::backend::{Backend, Tell};
@@ -24,6 +24,7 @@ use super::{Lane, Progress, Stuck, Withdraw, withdraw_from};
 use crate::board::{Board, Executor, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor;
+use crate::eventfd::ProgramEventfd;
 use crate::exec;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::IndexRing;
@@ -75,7 +76,7 @@ pub(crate) struct KernelLane {
     /// Requests have named an eventfd: their program may sleep on it, and not come to wait.
     notifies: AtomicBool,
     /// The eventfd that the context has made for its program; -1 for none ([`Tell::program`]).
-    program: AtomicI32,
+    program: ProgramEventfd,
     /// Requests that do not name that eventfd were handed over since it was made.
     others: AtomicBool,
     /// Of the interfaces that may be used, io_uring is tried first.
@@ -143,7 +144,7 @@ impl KernelLane {
             submitting: AtomicU32::new(0),
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
-            program: AtomicI32::new(-1),
+            program: ProgramEventfd::new(),
             others: AtomicBool::new(false),
             prefers_ring: AtomicBool::new(false),
             only_waits: AtomicBool::new(false),
@@ -367,7 +368,7 @@ impl KernelLane {
         if notifies && !self.notifies.load(Ordering::Relaxed) {
             self.notifies.store(true, Ordering::Relaxed);
         }
-        let program = self.program.load(Ordering::Relaxed);
+        let program = self.program.fd();
         if program >= 0 && batch.requests().iter().any(|(_, request)| request.notify != program) {
             self.others.store(true, Ordering::Relaxed);
         }
