@@ -40,6 +40,9 @@ side() {
 
 print_cell() {
     local round at side sides=(libaio io_uring context drop-in)
+    # Earlier cells have left dirty pages, and pages that are not in memory any more.
+    sync -- "$scratch/data"
+    cat -- "$scratch/data" >/dev/null
     for ((round = 0; round < rounds; round++)); do
         for at in 0 1 2 3; do
             side="${sides[(at + round) % 4]}"
