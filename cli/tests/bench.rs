@@ -34,6 +34,8 @@ const WORKLOADS: [&str; 8] = [
     "sequential-direct-write",
     "fsync-write",
 ];
+/// Workloads that are run in an event loop, too.
+const LOOPED: [&str; 4] = ["cached-read", "buffered-write", "direct-read", "direct-write"];
 
 fn bench(folder: &Path) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
@@ -82,7 +84,7 @@ fn every_cell_has_figures_or_a_reason() {
             .and(contains("CPU time per request"))
             .and(contains("Submit by the caller's clock"))
             .and(contains("uringlet:auto against the best native engine"))
-            .and(contains("Of 28 cells, uringlet:auto is ").or(contains("Of 12 cells, ")))
+            .and(contains("Of 32 cells, uringlet:auto is ").or(contains("Of 16 cells, ")))
             .and(contains("\nNext: ")),
     );
     assert!(names(folder.path()).is_empty());
@@ -94,7 +96,7 @@ fn every_cell_has_figures_or_a_reason() {
     let cells = report["cells"].as_array().unwrap();
     let usual = [(1, "one-in-a-call"), (32, "all-in-a-call"), (32, "one-in-a-call")];
     for workload in WORKLOADS {
-        let is_looped = ["direct-read", "direct-write"].contains(&workload);
+        let is_looped = LOOPED.contains(&workload);
         let looped = [1, 32].map(|depth| (depth, "event-loop"));
         let looped = looped.into_iter().filter(|_| is_looped);
         for (depth, submit) in usual.into_iter().chain(looped) {
@@ -117,7 +119,7 @@ fn every_cell_has_figures_or_a_reason() {
         }
     }
     let lines = report["lines"].as_array().unwrap();
-    assert_eq!(lines.len(), WORKLOADS.len() * usual.len() + 4);
+    assert_eq!(lines.len(), WORKLOADS.len() * usual.len() + 2 * LOOPED.len());
     let compared: Vec<_> = lines.iter().map(|line| &line["comparison"]).collect();
     let ratios = compared.iter().filter(|found| found["ratio"].as_f64() > Some(0.0)).count();
     let summary = &report["summary"];
@@ -448,10 +450,10 @@ fn the_json_has_what_fio_has() {
     };
     let theirs = of(&theirs["jobs"][0]);
     let entries = ours["jobs"].as_array().unwrap();
-    // Each workload has two entries: all requests in one call, and one request in each call.
-    assert_eq!(entries.len(), 4);
+    // Each workload has three entries: all requests in one call, one in each call, an event loop.
+    assert_eq!(entries.len(), 6);
     for (at, entry) in entries.iter().enumerate() {
-        let (name, other) = if at < 2 { ("read", "write") } else { ("write", "read") };
+        let (name, other) = if at < 3 { ("read", "write") } else { ("write", "read") };
         let mut all = of(entry);
         assert!(all.remove("/uringlet"));
         // fio has percentiles only for a direction with requests, and fio's job has only read.
