@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::descriptor;
 use crate::process;
 use crate::router::facts::Facts;
+use crate::router::tuning::EVENTFD_TRIES;
 use crate::sync::Patience;
 use crate::sys;
 
@@ -154,11 +155,9 @@ impl ProgramEventfd {
     /// No thread counts the eventfd up from now on. False: one is doing so, and makes no progress.
     /// It may be a thread that a signal handler has interrupted, and this is the handler.
     pub(crate) fn end(&self) -> bool {
-        /// Together some 0.1 s.
-        const TRIES: u32 = 2_000;
         self.fd.store(-1, Ordering::SeqCst);
         let mut patience = Patience::default();
-        (0..TRIES).any(|_| {
+        (0..EVENTFD_TRIES).any(|_| {
             let is_over = self.counting.load(Ordering::SeqCst) == 0;
             if !is_over {
                 patience.wait();

@@ -1,4 +1,4 @@
-//! Room for further requests: the slots that are free, and those that will be free soon.
+//! Room for further requests: which slots are free, and waits for slots that others give back.
 
 use super::Instance;
 use crate::lane::Withdraw;

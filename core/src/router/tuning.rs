@@ -136,6 +136,12 @@ pub(crate) const TRIED_MAX: u32 = 64 << 10;
 /// this many iovecs without allocating memory.
 pub(crate) const TRIED_PARTS: u32 = 8;
 
+// Eventfds.
+
+/// Before a context closes its eventfd: checks whether a thread is counting it up. Together they
+/// take some 0.1 s, a count takes a microsecond.
+pub(crate) const EVENTFD_TRIES: u32 = 2_000;
+
 // Handing over to the kernel.
 
 /// A submitter hands requests to the kernel itself if the context had at most this many, queued for

@@ -34,7 +34,8 @@ impl KernelLane {
         }
     }
 
-    /// Has the program come to reap. False: it has no eventfd that the kernel counts up.
+    /// Counts the program's eventfd up, so that the program reaps. False: the kernel counts no
+    /// eventfd up for the program.
     pub(crate) fn call_program(&self) -> bool {
         let is_there = self.counted_up() >= 0;
         if is_there {
@@ -49,8 +50,8 @@ impl KernelLane {
         self.program.end()
     }
 
-    /// Does the kernel count up that eventfd for all requests since then? So the program collects
-    /// them.
+    /// Does the program collect all requests of the kernel? It does if each of them names the
+    /// eventfd that the kernel counts up.
     pub(crate) fn is_collected_by_program(&self) -> bool {
         self.counted_up() >= 0 && !self.others.load(Ordering::Relaxed)
     }
@@ -124,7 +125,7 @@ impl KernelLane {
         self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
         let mut left = 0;
         let partly = self.did_at_once.load(Ordering::Relaxed);
-        // The program was told by the kernel. It is told once more by other threads that collect.
+        // The kernel has counted the program's eventfd up. Other threads that collect do so again.
         let counted_up = if by == By::Program { self.counted_up() } else { -1 };
         board.together(|| {
             for at in 0..done.len() {
