@@ -373,6 +373,11 @@ pub(crate) mod op {
             || matches!(opcode, READV_FIXED..=WRITEV_FIXED)
     }
 
+    /// Operations that receive or read.
+    pub(crate) fn receives(opcode: u8) -> bool {
+        matches!(opcode, READ | READV | READ_FIXED | RECV | RECVMSG | ACCEPT)
+    }
+
     /// Is the operation WRITE, WRITEV or WRITE_FIXED? WRITEV_FIXED and sends are not counted.
     pub(crate) fn is_write(opcode: u8) -> bool {
         matches!(opcode, WRITE | WRITEV | WRITE_FIXED)

@@ -35,6 +35,8 @@ mod numbers;
 mod prepare;
 #[cfg(not(loom))]
 mod query;
+#[cfg(all(test, not(loom)))]
+mod random;
 #[cfg(not(loom))]
 mod reads;
 #[cfg(not(loom))]

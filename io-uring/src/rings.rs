@@ -359,7 +359,6 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
         }
         fd += 1;
     }
-    service::before_close(fds);
     let gone = ends == Ends::Closed;
     rings.table.each(|ring| {
         ring.core.before_close(fds);
@@ -367,6 +366,8 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
             instance.before_close_range(fds, gone);
         }
     });
+    // This comes last: a send that was being made may have begun to wait under its number.
+    service::before_close(fds);
     front::forget_descriptors(fds);
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Service {
     takes: Mutex<Vec<libc::epoll_event>>,
     /// As [`Groups::live`], for threads that only ask whether there are any.
     live: AtomicUsize,
+    /// As [`Groups::polls`], likewise.
+    polls: AtomicUsize,
     /// Events were taken, and rings have not been notified yet.
     tells: AtomicBool,
     seat: Seat,
@@ -63,6 +65,11 @@ fn busy() -> Option<&'static Service> {
         service.live.load(Ordering::Acquire) > 0 || service.tells.load(Ordering::Acquire)
     };
     SERVICE.current().filter(is_busy)
+}
+
+/// The service of this process, if the program has a poll.
+fn polled() -> Option<&'static Service> {
+    SERVICE.current().filter(|service| service.polls.load(Ordering::Acquire) > 0)
 }
 
 /// Locks the service. `None`: there is none, or this is a signal handler whose thread has this lock
@@ -102,7 +109,8 @@ pub(crate) fn watch(
         Some(token) => token,
         None => state.register(epoll, fd, watch)?,
     };
-    service.enlist(state, (token, key), Member { events: watch.events, watcher })
+    let Watch { events, is_poll, .. } = watch;
+    service.enlist(state, (token, key), Member { events, is_poll, watcher })
 }
 
 /// As [`watch`], for a receive that waits for an event before its first try. `None`: the receive
@@ -111,7 +119,7 @@ pub(crate) fn watch_untried(fd: i32, watcher: Arc<dyn Watcher>, key: u64) -> Opt
     let service = SERVICE.current()?;
     let mut state = service.lock();
     let token = state.join_untried(fd)?;
-    service.enlist(state, (token, key), Member { events: COMES, watcher }).ok()
+    service.enlist(state, (token, key), Member { events: COMES, is_poll: false, watcher }).ok()
 }
 
 /// Is it known that this number is that of a Unix socket?
@@ -128,7 +136,7 @@ pub(crate) fn is_busy() -> bool {
 /// A transfer on this descriptor is about to be executed, and may take data that polls wait for:
 /// they are checked first.
 pub(crate) fn look(fd: i32) {
-    let Some((service, state)) = free(busy()) else { return };
+    let Some((service, state)) = free(polled()) else { return };
     let has_polls = state.has_polls(state.plain.get(&fd), u32::MAX);
     drop(state);
     if has_polls {
@@ -139,7 +147,7 @@ pub(crate) fn look(fd: i32) {
 /// A transfer on this descriptor has succeeded, so these events were true. If one came after
 /// [`look`], the transfer may have consumed it: this reports it to one-shot polls.
 pub(crate) fn went_through(fd: i32, events: u32) {
-    let Some((service, state)) = free(busy()) else { return };
+    let Some((service, state)) = free(polled()) else { return };
     let has_polls = state.has_polls(state.open.get(&fd), events);
     drop(state);
     if has_polls {
@@ -221,10 +229,13 @@ pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
     let Some(service) = busy() else { return };
     let mut state = service.lock();
     let Some(group) = state.groups.get_mut(&poll.0) else { return };
-    if group.members.remove(&(watcher, key)).is_some() && group.members.is_empty() {
+    let Some(member) = group.members.remove(&(watcher, key)) else { return };
+    let is_empty = group.members.is_empty();
+    state.polls -= usize::from(member.is_poll);
+    if is_empty {
         state.is_empty_now(poll.0);
-        service.live.store(state.live, Ordering::Release);
     }
+    service.show(&state);
 }
 
 /// The program is about to close descriptors: polls on their numbers get duplicates, and
@@ -263,12 +274,14 @@ impl Service {
         let epoll = state.epoll()?;
         let Some(group) = state.groups.get_mut(&token) else { return Err(-libc::ENOENT) };
         let (is_first, ring) = (group.members.is_empty(), Arc::as_ptr(&member.watcher).addr());
+        let is_poll = member.is_poll;
         group.members.insert((ring, key), member);
         let is_alone = state.live == 0 || state.ring == ring;
         state.ring = if is_alone { ring } else { SEVERAL };
         self.ring.store(state.ring, Ordering::Relaxed);
         state.live += usize::from(is_first);
-        self.live.store(state.live, Ordering::Release);
+        state.polls += usize::from(is_poll);
+        self.show(&state);
         let begins = !std::mem::replace(&mut state.alive, true);
         let is_timed = state.trusted.is_empty() || std::mem::replace(&mut state.is_timed, true);
         drop(state);
@@ -423,8 +436,14 @@ impl Service {
             state.happened(token, seen, &mut found);
         }
         self.tells.store(!found.0.is_empty(), Ordering::Relaxed);
-        self.live.store(state.live, Ordering::Release);
+        self.show(&state);
         found
+    }
+
+    /// Shows the numbers to threads that only ask whether there are any.
+    fn show(&self, state: &Groups) {
+        self.live.store(state.live, Ordering::Release);
+        self.polls.store(state.polls, Ordering::Release);
     }
 }
 
@@ -452,7 +471,8 @@ mod tests {
         }
     }
 
-    const READS: Watch = Watch { events: libc::EPOLLIN as u32, multi: false, stays: false };
+    const READS: Watch =
+        Watch { events: libc::EPOLLIN as u32, multi: false, stays: false, is_poll: true };
 
     #[test]
     fn what_a_transfer_has_taken_is_told_to_polls_that_tell_once_and_no_look_finds_any_more() {

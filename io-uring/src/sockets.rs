@@ -165,6 +165,12 @@ impl Socket {
         }
     }
 
+    /// Does a send to a broken connection raise SIGPIPE?
+    pub(crate) fn raises_signal(&mut self, raises: bool) {
+        let flags = self.flags & !libc::MSG_NOSIGNAL;
+        self.flags = if raises { flags } else { flags | libc::MSG_NOSIGNAL };
+    }
+
     /// The events that the call waits for (poll(2)).
     pub(crate) fn events(&self) -> i16 {
         match &self.ask {

@@ -70,6 +70,8 @@ pub(crate) struct Completions {
     choosy: [Sleep; WORDS],
     /// Completions that can be reaped, although their eventfds are not counted up yet.
     unsignalled: AtomicU32,
+    /// Those for which a wait has ended in vain: their thread does not exist any more.
+    lost: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -151,6 +153,7 @@ impl Completions {
             wakes: Sleep::new(),
             choosy: std::array::from_fn(|_| Sleep::new()),
             unsignalled: AtomicU32::new(0),
+            lost: AtomicU32::new(0),
         }
     }
 
@@ -303,17 +306,19 @@ impl Completions {
         /// The maximum number of looks: some seconds. A thread may be preempted between the
         /// completion and the eventfd, and on a busy machine that may take longer than 0.1 s. The
         /// child of a fork may lack that thread.
-        const LOOKS: u32 = 100_000;
+        const LOOKS: u32 = 40_000;
+        let left = || self.unsignalled.load(Ordering::Acquire);
         if owes() {
             return;
         }
         let mut patience = Patience::default();
         for _ in 0..LOOKS {
-            if self.unsignalled.load(Ordering::Acquire) == 0 {
+            if left() <= self.lost.load(Ordering::Relaxed) {
                 return;
             }
             patience.wait();
         }
+        self.lost.store(left(), Ordering::Relaxed);
     }
 
     /// Reaps up to `max` completions: `take` gets the ring and the place of each, `free` the slot.

@@ -15,7 +15,7 @@ mod plans;
 mod sockets;
 mod table;
 
-pub(crate) use self::sockets::notice;
+pub(crate) use self::sockets::{is_plain_send, notice, plain_send};
 pub(crate) use self::table::{borrows, has_file, is_known, send_borrows};
 
 /// Makes the call of an entry. It copies what the entry points to.

@@ -1,5 +1,7 @@
 //! Entries on sockets: their plans, and their calls with copies of their memory.
 
+use uringlet::front::Hints;
+
 use super::calls::Made;
 use super::plans::Planned;
 use super::{Fields, Plan};
@@ -94,7 +96,33 @@ fn made(fields: &Fields, socket: Socket) -> Made {
     Ok(Call::Socket { fd: fields.fd(), socket: socket.shared() })
 }
 
+/// Is this a send of one buffer, without a destination, and without flags other than frequent ones?
+/// Also a write to a number that is known as a socket's.
+pub(crate) fn is_plain_send(fields: &Fields) -> bool {
+    const FLAGS: i32 = libc::MSG_WAITALL | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
+    // The low half of word 0: operation, flags and priority. Word 5: the index of a buffer, a
+    // personality, and the length of a name.
+    let (kind, is_plain) = (fields.0[0] as u32, fields.0[5] == 0);
+    if kind == u32::from(op::SEND) {
+        return is_plain && fields.off() == 0 && fields.op_flags() & !(FLAGS as u32) == 0;
+    }
+    let is_write = kind == u32::from(op::WRITE) && [0, u64::MAX].contains(&fields.off());
+    is_write
+        && is_plain
+        && (fields.op_flags() == 0 && fields.len() > 0)
+        && Hints::known(fields.fd()).is_ok_and(Hints::seems_socket)
+}
+
+/// The call of [a plain send](is_plain_send).
+pub(crate) fn plain_send(fields: &Fields) -> Socket {
+    transfer(fields, Message::of_buffer(true, [fields.addr(), fields.len().into()]))
+}
+
 fn message(fields: &Fields, message: Message) -> Made {
+    made(fields, transfer(fields, message))
+}
+
+fn transfer(fields: &Fields, message: Message) -> Socket {
     // A flag of the kernel's own, for programs of 32 bits.
     let mut flags = (fields.op_flags() & !COMPAT) as i32;
     let gives_up = flags & libc::MSG_DONTWAIT != 0;
@@ -120,7 +148,7 @@ fn message(fields: &Fields, message: Message) -> Made {
     socket.polls_first = has(messages::POLL_FIRST);
     socket.is_uncopied = has_notice;
     socket.buffer_index = has(messages::FIXED_BUFFER).then(|| fields.buf_index());
-    made(fields, socket)
+    socket
 }
 
 fn send(fields: &Fields) -> Made {

@@ -2,29 +2,18 @@
 
 use super::{Fields, Plan, Refused, borrows, has_file, is_known, plan, table};
 use crate::abi::{iosqe, op};
+use crate::random::Random;
 
 const EINVAL: Refused = Refused::Errno(-libc::EINVAL);
 const MALFORMED: Refused = Refused::Malformed(-libc::EINVAL);
 
-/// Random numbers from a seed (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A word of an entry: often 0, a small number, or one bit.
-    fn word(&mut self) -> u64 {
-        match self.next() % 4 {
-            0 => 0,
-            1 => self.next() & 0x7_0000_0007,
-            2 => 1 << (self.next() % 64),
-            _ => self.next(),
-        }
+/// A word of an entry: often 0, a small number, or one bit.
+fn word(random: &mut Random) -> u64 {
+    match random.next() % 4 {
+        0 => 0,
+        1 => random.next() & 0x7_0000_0007,
+        2 => 1 << (random.next() % 64),
+        _ => random.next(),
     }
 }
 
@@ -253,7 +242,7 @@ fn a_plan_is_made_of_any_bytes_without_a_panic_and_without_reading_memory() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for opcode in 0..=u8::MAX {
         for _ in 0..ENTRIES {
-            let mut words: [u64; 8] = std::array::from_fn(|_| random.word());
+            let mut words: [u64; 8] = std::array::from_fn(|_| word(&mut random));
             words[0] = words[0] & !0xff | u64::from(opcode);
             let answer = plan(&Fields(words), random.next() & 1 == 0);
             // The addresses of provided buffers are compared.

@@ -33,6 +33,12 @@ pub(super) struct Batch {
     /// One of the entries is a cancel. Receives of this batch are tried at once, so that the cancel
     /// finds none whose data is there.
     pub(super) cancels: bool,
+    /// One of the entries may be a send that its submitter makes.
+    pub(super) sends: bool,
+    /// Sends were taken, and were not made yet.
+    pub(super) has_sent: bool,
+    /// The batch has paused before the entry at this position.
+    pub(super) paused: Option<u32>,
     /// The batch takes no further entry.
     pub(super) is_over: bool,
     /// Entries that borrow memory. A single one needs no allocation; more are rare.
@@ -53,6 +59,7 @@ impl Batch {
         for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
             let opcode = memory.opcode(place).unwrap_or(op::NOP);
             batch.cancels |= opcode == op::ASYNC_CANCEL;
+            batch.sends |= matches!(opcode, op::SEND | op::WRITE);
             let sqe = || memory.sqe(place).map(Fields);
             let does = || sqe().is_some_and(|fields| prepare::send_borrows(&fields));
             if prepare::borrows(opcode) && (opcode != op::SEND || does()) {

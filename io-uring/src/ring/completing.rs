@@ -231,6 +231,13 @@ impl Locked<'_> {
         record.inspect(|record| record.end());
     }
 
+    /// Posts the completion of an entry that was executed without becoming a request.
+    pub(super) fn end(&mut self, cqe: Cqe) {
+        self.state.chains.ended();
+        self.post(cqe, false);
+        self.core.one_has_ended();
+    }
+
     /// Posts a completion.
     pub(super) fn post(&mut self, cqe: Cqe, of_timeout: bool) {
         let core = self.core;

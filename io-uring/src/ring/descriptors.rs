@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 
 use uringlet::front::{OwnDescriptor, Patience};
 
-use super::state::{Core, Locked, is_any_held_here};
-use super::types::Stage;
+use super::state::{Core, Locked, calls_here, is_any_held_here};
+use super::types::{Request, Stage};
+use crate::calls::Call;
 use crate::files::{File, Registered};
 use crate::prepare;
 use crate::sys;
-use crate::tuning::{NUMBER_TRIES, SIGNAL_TRIES};
+use crate::tuning::{CALL_TRIES, NUMBER_TRIES, SIGNAL_TRIES};
 
 impl Core {
     /// Makes the descriptor unreadable if the program has reaped all completions.
@@ -81,13 +82,17 @@ impl Core {
         // Nothing is done if this thread has a ring's lock: it must not wait for another lock. It
         // is in a signal handler then, or closes a descriptor of this library.
         if self.has_requests() && !is_any_held_here() {
-            let executes = self.with(|locked| {
+            let (executes, calls) = self.with(|locked| {
                 locked.keep_files(fds);
-                self.executing.load(Ordering::Relaxed) > 0
+                let executes = self.executing.load(Ordering::Relaxed) > 0;
+                (executes || !locked.sending.is_empty(), locked.has_calls(fds))
             });
             self.await_tries();
+            if calls {
+                self.await_calls(fds);
+            }
             if executes {
-                // A transfer that was tried by its submitter may be a request now.
+                // A transfer or a send that was tried by its submitter may be a request now.
                 self.with(|locked| locked.keep_files(fds));
             }
         }
@@ -105,9 +110,35 @@ impl Core {
             patience.wait();
         }
     }
+
+    /// Waits for calls on sockets with these numbers. The calls do not wait, but their threads may
+    /// be preempted.
+    fn await_calls(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
+        let mut patience = Patience::default();
+        for _ in 0..CALL_TRIES {
+            if calls_here() || !self.with(|locked| locked.has_calls(fds)) {
+                return;
+            }
+            patience.wait();
+        }
+    }
 }
 
 impl Locked<'_> {
+    /// Are calls on sockets with these numbers being made?
+    fn has_calls(&self, fds: &RangeInclusive<i32>) -> bool {
+        let is_tried = |one: &Request| {
+            one.stage == Stage::Tried && matches!(one.call.as_deref(), Some(Call::Socket { .. }))
+        };
+        let any_of = |fd: i32| {
+            let mut all = self.by_number.all(fd as u64);
+            all.any(|at| is_tried(&self.requests[at as usize]))
+        };
+        // A call of many numbers does not look for requests.
+        self.sending.iter().any(|fd| fds.contains(fd))
+            || fds.start() == fds.end() && any_of(*fds.start())
+    }
+
     /// Requests on these numbers get duplicates of the descriptors. A request for which no
     /// duplicate can be made keeps its number only.
     fn keep_files(&mut self, fds: &RangeInclusive<i32>) {

@@ -12,12 +12,15 @@ use uringlet::front::{self, Entry, Instance, IoEvent, Patience, Sink, TOLD_OTHER
 use super::batch::Batch;
 use super::lock::After;
 use super::polls::POLLS_RINGS;
-use super::state::{Core, Locked};
+use super::state::{Core, Locked, calls_more};
 use super::submit::Submitted;
-use super::types::{CancelJob, Mail, Parcel, Peer, Sender, Stage, Task, Try};
+use super::types::{
+    Attempted, CancelJob, Mail, Parcel, Peer, PlainSend, SendOutcome, Sender, Stage, Task, Try,
+};
 use crate::abi::{op, rwf, setup};
+use crate::attempts::Tried;
 use crate::memory::Word;
-use crate::prepare::RingMessage;
+use crate::prepare::{self, RingMessage};
 use crate::service::{self, Events, Watcher};
 use crate::timers::Expires;
 use crate::tuning::{CANCEL_TRIED_TRIES, CANCEL_TRIES, SUBMIT_TRIES, TRIES_AT_ONCE};
@@ -49,12 +52,13 @@ impl Core {
         count: u32,
         thread: u32,
     ) -> Result<u32, i32> {
-        let mut gone = 0;
+        let (mut gone, mut all) = (0, 0);
         for _ in 0..SUBMIT_TRIES {
             let head = self.memory.page().sq_head.load(Ordering::Acquire);
             let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
             let there = tail.wrapping_sub(head).min(self.memory.sq_entries());
             let iopoll = self.has(setup::IOPOLL);
+            let count = count - all;
             let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
             loop {
                 let mut locked = self.lock();
@@ -64,10 +68,14 @@ impl Core {
                 }
                 self.after_submit(engine, locked.give_back());
                 match submitted {
-                    Submitted::All => return Ok(batch.consumed),
-                    Submitted::Asks => {}
-                    _ if batch.consumed > 0 => return Ok(batch.consumed),
-                    Submitted::Overtaken => break,
+                    Submitted::All => return Ok(all + batch.consumed),
+                    Submitted::Pauses => {}
+                    Submitted::Overtaken => {
+                        // That thread may have taken entries that this one has counted in.
+                        all += batch.consumed;
+                        break;
+                    }
+                    _ if all + batch.consumed > 0 => return Ok(all + batch.consumed),
                     Submitted::Held(by) if by != gone && shared::process::is_gone(by) => {
                         gone = by;
                         break;
@@ -76,7 +84,7 @@ impl Core {
                 }
             }
         }
-        Ok(0)
+        Ok(all)
     }
 
     /// As [`follow_up`](Self::follow_up), after a submit.
@@ -119,9 +127,9 @@ impl Core {
         }
     }
 
-    /// Tries reads that were just submitted, as the kernel does when it issues them, and executes a
-    /// write behind them. A read that would wait goes to the engine, and the write follows it. The
-    /// lock is given back meanwhile.
+    /// Tries reads and sends that were just submitted, as the kernel does when it issues them, and
+    /// executes a write behind the reads. A read that would wait goes to the engine, and the write
+    /// follows it. The lock is given back meanwhile.
     fn try_all<'a>(self: &'a Arc<Self>, engine: &Instance, mut locked: Locked<'a>) -> Locked<'a> {
         // Another thread that has the lock meanwhile must not run this thread's tasks.
         let mut tasks = std::mem::take(&mut locked.state.tasks);
@@ -131,20 +139,48 @@ impl Core {
             self.with(|_| ());
         }
         let mut all = true;
-        for Try { sqe, result, .. } in &mut tries {
-            if all || !op::is_write(sqe.opcode) {
-                // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
-                *result = unsafe { engine.try_now(sqe) };
+        let mut waiting = Vec::new();
+        for one in &mut tries {
+            match one {
+                Try::Send(send) => make_send(send, &mut waiting),
+                Try::Transfer { sqe, result, .. } => {
+                    if all || !op::is_write(sqe.opcode) {
+                        // SAFETY: the buffer is the request's by the contract of
+                        // io_uring_enter(2).
+                        *result = unsafe { engine.try_now(sqe) };
+                    }
+                    all &= result.is_some();
+                }
             }
-            all &= result.is_some();
         }
         let mut locked = self.lock();
         self.executes_one_less();
-        for Try { key, result, .. } in tries.drain(..) {
-            let Some(at) = locked.find(key) else { continue };
-            match result {
-                Some(result) => locked.complete(at, result),
-                None => locked.make_ready(at),
+        for one in tries.drain(..) {
+            match one {
+                Try::Send(send) => {
+                    calls_more(-1);
+                    locked.send_was_made(send);
+                }
+                Try::Transfer { key, result, .. } => {
+                    let Some(at) = locked.find(key) else { continue };
+                    match result {
+                        Some(result) => locked.complete(at, result),
+                        None => locked.make_ready(at),
+                    }
+                }
+            }
+        }
+        if !waiting.is_empty() {
+            // Later sends of these sockets wait behind the earlier ones.
+            let is_behind = |task: &mut Task| match task {
+                Task::Send(send) => waiting.contains(&send.fields.fd()) && !send.gives_up(),
+                _ => false,
+            };
+            for task in tasks.extract_if(.., is_behind) {
+                if let Task::Send(send) = task {
+                    calls_more(-1);
+                    locked.send_was_made(send);
+                }
             }
         }
         tasks.append(&mut locked.state.tasks);
@@ -166,63 +202,104 @@ impl Core {
     #[cold]
     pub(super) fn run_tasks(self: &Arc<Self>, tasks: Box<[Task]>) {
         let (mut tasks, mut tried) = (VecDeque::from(tasks.into_vec()), Vec::new());
+        // Calls of requests that were tried, and sockets on which a send waits.
+        let (mut requests, mut waiting) = (0, Vec::new());
         while let Some(task) = tasks.pop_front() {
-            let mail = match task {
-                Task::Drop(file) => {
-                    drop(file);
-                    continue;
-                }
-                Task::Send { key, to, parcel } => {
-                    let from = Arc::clone(self) as Arc<dyn Peer>;
-                    match to.receive(parcel, (from, key)) {
-                        Some(result) => Mail::Ended(key, result),
-                        None => continue,
-                    }
-                }
-                Task::Answer((to, key), result) => {
-                    to.answer(key, result);
-                    continue;
-                }
-                Task::Sleep(key, sleeper) => {
-                    let core = Arc::clone(self);
-                    let tell = move |result| core.follow_up(core.bring(Mail::Ended(key, result)));
-                    sleeper.sleep(Box::new(tell));
-                    continue;
-                }
-                Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
-                Task::Call(key, call) => {
-                    // A close would wait for the tries, which this thread has still to make.
-                    let is_held_up = tasks.iter().any(|task| matches!(task, Task::Try(..)));
-                    let call = if is_held_up {
-                        self.with(|locked| locked.hand_over_close(key, call))
-                    } else {
-                        Some(call)
-                    };
-                    let Some(call) = call else { continue };
-                    Mail::Ended(key, call.run())
-                }
+            let attempted = match task {
                 Task::Try(key, fd, socket) => {
-                    tried.push((key, socket.try_now(fd)));
-                    let goes_on = matches!(tasks.front(), Some(Task::Try(..)));
-                    let waits = !self.polls_edges.load(Ordering::Relaxed);
-                    if goes_on && waits && tried.len() < TRIES_AT_ONCE {
-                        continue;
+                    requests += 1;
+                    Attempted::Request(key, socket.try_now(fd))
+                }
+                Task::Send(mut send) => {
+                    make_send(&mut send, &mut waiting);
+                    Attempted::Send(send)
+                }
+                other => {
+                    if let Some(mail) = self.run_task(other, &tasks) {
+                        self.bring_for(mail, &mut tasks);
                     }
-                    if goes_on {
-                        service::goes_on();
-                    }
-                    self.trying.fetch_sub(tried.len() as u32, Ordering::Release);
-                    Mail::Tried(std::mem::take(&mut tried))
+                    continue;
                 }
             };
-            let after = self.bring(mail);
-            if after.wake {
-                self.wake();
+            tried.push(attempted);
+            let goes_on = tasks.front().is_some_and(is_try);
+            let waits = !self.polls_edges.load(Ordering::Relaxed);
+            if goes_on && waits && tried.len() < TRIES_AT_ONCE {
+                continue;
             }
-            self.pass_on();
-            tasks.extend(after.tasks.into_iter().flatten());
+            if goes_on {
+                service::goes_on();
+            }
+            calls_more(-(tried.len() as i32));
+            self.trying.fetch_sub(std::mem::take(&mut requests), Ordering::Release);
+            self.bring_for(Mail::Tried(std::mem::take(&mut tried)), &mut tasks);
         }
     }
+
+    /// Brings mail, and adds the tasks that follow.
+    fn bring_for(self: &Arc<Self>, mail: Mail, tasks: &mut VecDeque<Task>) {
+        let after = self.bring(mail);
+        if after.wake {
+            self.wake();
+        }
+        self.pass_on();
+        tasks.extend(after.tasks.into_iter().flatten());
+    }
+
+    /// Runs a task that tries no call. Returns its result. `left`: the tasks after it.
+    fn run_task(self: &Arc<Self>, task: Task, left: &VecDeque<Task>) -> Option<Mail> {
+        match task {
+            Task::Drop(file) => drop(file),
+            Task::Parcel { key, to, parcel } => {
+                let from = Arc::clone(self) as Arc<dyn Peer>;
+                return to.receive(parcel, (from, key)).map(|result| Mail::Ended(key, result));
+            }
+            Task::Answer((to, key), result) => to.answer(key, result),
+            Task::Sleep(key, sleeper) => {
+                let core = Arc::clone(self);
+                let tell = move |result| core.follow_up(core.bring(Mail::Ended(key, result)));
+                sleeper.sleep(Box::new(tell));
+            }
+            Task::Cancel(job) => return Some(Mail::Ended(job.by, self.ask_to_cancel(&job))),
+            Task::Call(key, call) => {
+                // A close would wait for the tries, which this thread has still to make.
+                let call = if left.iter().any(is_try) {
+                    self.with(|locked| locked.hand_over_close(key, call))?
+                } else {
+                    call
+                };
+                return Some(Mail::Ended(key, call.run()));
+            }
+            Task::Try(..) | Task::Send(_) => {}
+        }
+        None
+    }
+}
+
+fn is_try(task: &Task) -> bool {
+    matches!(task, Task::Try(..) | Task::Send(_))
+}
+
+/// Makes a send without waiting. A send that may wait is not made behind one that waits, on one of
+/// the sockets that `waiting` names.
+fn make_send(send: &mut PlainSend, waiting: &mut Vec<i32>) {
+    let fd = send.fields.fd();
+    if waiting.contains(&fd) && !send.gives_up() {
+        return;
+    }
+    let mut socket = prepare::plain_send(&send.fields);
+    let is_write = send.fields.opcode() == op::WRITE;
+    // As in the kernel, a write raises SIGPIPE in the thread that submits it.
+    socket.raises_signal(is_write);
+    send.outcome = match socket.try_now(fd) {
+        Tried::Done(result) if is_write && result == -libc::ENOTSOCK => SendOutcome::Untried,
+        Tried::Done(result) => SendOutcome::Ended(result),
+        tried => {
+            waiting.push(fd);
+            socket.raises_signal(false);
+            SendOutcome::Waits(socket.shared(), tried)
+        }
+    };
 }
 
 impl Peer for Core {

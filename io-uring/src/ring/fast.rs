@@ -164,24 +164,6 @@ impl Locked<'_> {
         core.one_was_taken();
         self.state.chains.begun();
     }
-
-    /// A request for an entry that was taken out of the queue, without its plan.
-    fn place_for(&mut self, fields: &Fields, thread: u32) -> u32 {
-        let at = self.place();
-        let request = self.request(at);
-        (request.opcode, request.flags, request.fd) = (fields.opcode(), 0, fields.fd());
-        (request.user_data, request.thread) = (fields.user_data(), thread);
-        self.list(at);
-        self.list_number(at);
-        at
-    }
-
-    /// Posts the completion of an entry that was executed without becoming a request.
-    fn end(&mut self, cqe: Cqe) {
-        self.state.chains.ended();
-        self.post(cqe, false);
-        self.core.one_has_ended();
-    }
 }
 
 // Miri knows no shared memory.
@@ -200,7 +182,7 @@ mod tests {
     use crate::abi::{self, Cqe, iosqe, op, setup};
     use crate::memory::{Memory, Word};
     use crate::ring::Core;
-    use crate::ring::tests::NoOther;
+    use crate::ring::types::NoOther;
     use crate::service;
 
     const ENTRIES: u32 = 8;

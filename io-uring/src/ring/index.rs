@@ -71,6 +71,11 @@ impl Index {
             .map(|(at, _)| at)
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.links.iter().all(|link| !link.is_listed)
+    }
+
     /// The index of the list that has the requests with this key.
     fn head(&self, key: u64) -> usize {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;

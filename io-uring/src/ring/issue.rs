@@ -157,7 +157,12 @@ impl Locked<'_> {
         let Some(&Call::Close { fd }) = request.call.as_deref() else { return false };
         let is_tried = submits && request.flags & iosqe::ASYNC == 0;
         let is_needed = |locked: &mut Self| {
-            let others = locked.by_number.all(fd as u64).any(|one| one != at);
+            let waits = |one: u32| {
+                let stage = locked.requests[one as usize].stage;
+                matches!(stage, Stage::Poll(_) | Stage::Behind)
+            };
+            // Requests that wait for an event get duplicates of the descriptor.
+            let others = locked.by_number.all(fd as u64).any(|one| one != at && !waits(one));
             others || locked.core().registry.is_needed(fd)
         };
         if !is_tried || is_needed(self) || !closes_at_once(fd) {

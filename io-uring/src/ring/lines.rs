@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::state::Locked;
+use super::state::{Locked, calls_more};
 use super::types::{Line, Stage, Task};
 use crate::calls::Call;
 use crate::chains::NONE;
@@ -36,6 +36,7 @@ impl Locked<'_> {
             edges.again = false;
         }
         self.core().trying.fetch_add(1, Ordering::Relaxed);
+        calls_more(1);
         self.tasks.push(Task::Try(key, number, socket));
     }
 
@@ -48,8 +49,8 @@ impl Locked<'_> {
 
     /// Adds a request to the end of a line. True: the line was empty.
     pub(super) fn join_line(&mut self, at: u32, line: Line) -> bool {
-        let ends = self.lines.entry(line).or_insert([at, NONE]);
-        let last = std::mem::replace(&mut ends[1], at);
+        let last = self.lines.all(line.key()).next().unwrap_or(NONE);
+        self.lines.add(at, line.key());
         let request = self.request(at);
         (request.line, request.in_line) = (Some(line), [NONE, last]);
         if last != NONE {
@@ -61,7 +62,9 @@ impl Locked<'_> {
     /// A request leaves its line. The next one is tried.
     pub(super) fn leave_line(&mut self, at: u32) {
         let request = self.request(at);
-        let Some(line) = request.line.take() else { return };
+        if request.line.take().is_none() {
+            return;
+        }
         let [behind, ahead] = request.in_line;
         if behind != NONE {
             self.request(behind).in_line[1] = ahead;
@@ -69,28 +72,21 @@ impl Locked<'_> {
         if ahead != NONE {
             self.request(ahead).in_line[0] = behind;
         }
-        let Some(ends) = self.lines.get_mut(&line) else { return };
-        match [behind, ahead] {
-            [NONE, NONE] => _ = self.lines.remove(&line),
-            [next, NONE] => {
-                ends[0] = next;
-                self.try_socket(next);
-            }
-            [NONE, last] => ends[1] = last,
-            _ => {}
+        self.lines.remove(at);
+        if ahead == NONE && behind != NONE {
+            self.try_socket(behind);
         }
     }
 
     /// Moves a line to the number `to`. A request of the line has got a duplicate of its descriptor
     /// with that number, and so have the others.
     pub(super) fn move_line(&mut self, line: Line, to: i32) {
-        let Some(ends) = self.lines.remove(&line) else { return };
-        let (to, mut at) = ((to, line.1), ends[0]);
-        while at != NONE {
-            let request = self.request(at);
-            request.line = Some(to);
-            at = request.in_line[0];
+        let (all, to): (Vec<u32>, _) =
+            (self.lines.all(line.key()).collect(), Line { fd: to, ..line });
+        for &at in all.iter().rev() {
+            self.lines.remove(at);
+            self.lines.add(at, to.key());
+            self.request(at).line = Some(to);
         }
-        self.lines.insert(to, ends);
     }
 }

@@ -10,7 +10,7 @@ use uringlet::front;
 
 use super::completing::FLUSH;
 use super::state::{Core, ENTERED, Locked, Mark};
-use super::types::{Mail, Task};
+use super::types::{Attempted, Mail, Task};
 use crate::abi::Cqe;
 use crate::attempts::Tried;
 
@@ -152,7 +152,14 @@ impl Locked<'_> {
                 }
             }
             Mail::Tried(all) => {
-                for (key, tried) in all {
+                for one in all {
+                    let (key, tried) = match one {
+                        Attempted::Request(key, tried) => (key, tried),
+                        Attempted::Send(send) => {
+                            self.send_was_made(send);
+                            continue;
+                        }
+                    };
                     let Some(at) = self.find(key) else { continue };
                     match tried {
                         Tried::Done(result) => {

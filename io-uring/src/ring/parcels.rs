@@ -23,7 +23,7 @@ impl Locked<'_> {
             Ok(parcel) if is_own => Some(self.open_parcel(parcel)),
             Ok(parcel) => {
                 let key = self.key(at);
-                self.tasks.push(Task::Send { key, to: peer, parcel });
+                self.tasks.push(Task::Parcel { key, to: peer, parcel });
                 None
             }
             Err(errno) => Some(errno),

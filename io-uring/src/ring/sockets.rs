@@ -7,7 +7,7 @@ use uringlet::Sqe;
 use uringlet::front::Hints;
 
 use super::state::Locked;
-use super::types::{Edges, Stage, Task};
+use super::types::{Edges, Line, Stage, Task};
 use crate::abi::{CQE_MORE, CQE_NONEMPTY, Cqe, op};
 use crate::attempts::{Sleeper, Tried};
 use crate::calls::Call;
@@ -25,7 +25,8 @@ impl Locked<'_> {
         let ends = !socket.polls_first && self.lacks_buffer(at);
         if socket.is_in_line() && !ends {
             self.request(at).stage = Stage::Behind;
-            if !self.join_line(at, (number, socket.line())) {
+            let line = Line { fd: number, events: socket.line() };
+            if !self.join_line(at, line) {
                 return None;
             }
         }
@@ -220,7 +221,8 @@ impl Locked<'_> {
             return None;
         }
         let watch = Watch::of(socket.events() as u16 as u32, misses > VAIN_TRIES);
-        let watch = Watch { stays: socket.may_be_left_untried() && !watch.multi, ..watch };
+        let stays = socket.may_be_left_untried() && !watch.multi;
+        let watch = Watch { stays, is_poll: false, ..watch };
         match service::watch(number, watch, Arc::clone(self.core()) as _, self.key(at)) {
             Ok(poll) => {
                 let request = self.request(at);

@@ -12,7 +12,7 @@ use uringlet::Sqe;
 use uringlet::front::{Entry, Handover, Instance, OwnDescriptor, Readiness};
 
 use super::index::Index;
-use super::types::{Line, Mail, Overtaken, Registry, Request, Stage, Task, Try};
+use super::types::{Mail, Overtaken, Registry, Request, Stage, Task, Try};
 use crate::abi::{self, op, setup, sq};
 use crate::buffers::BufferGroups;
 use crate::chains::{Chains, NONE};
@@ -20,7 +20,6 @@ use crate::completions::{Completions, Counts};
 use crate::files::{Buffer, File, Slots};
 use crate::inbox::Inbox;
 use crate::memory::{Current, Memory, Word};
-use crate::numbers::ByNumber;
 use crate::prepare::Plan;
 use crate::restrict::Restrictions;
 use crate::shared;
@@ -29,6 +28,19 @@ use crate::tuning::SMALL_VECTOR;
 thread_local! {
     /// The ring that each kind of [`Mark`] names in this thread, or null.
     static MARKS: [Cell<*const Core>; 2] = const { [const { Cell::new(null()) }; 2] };
+    /// The number of calls on sockets that this thread is to make, or is making.
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Adds to the number of calls on sockets that this thread is to make.
+pub(super) fn calls_more(count: i32) {
+    CALLS.set(CALLS.get().wrapping_add_signed(count));
+}
+
+/// Has this thread calls on sockets to make? If so, a closing thread is in a signal handler, or
+/// makes a task between such calls.
+pub(super) fn calls_here() -> bool {
+    CALLS.get() > 0
 }
 
 /// Is a vector small enough that its submitter may execute it? Larger transfers go to the engine,
@@ -70,17 +82,18 @@ pub(crate) struct State {
     pub(super) counting: Vec<u32>,
     pub(super) chains: Chains,
     pub(super) ready: VecDeque<u32>,
-    /// The first and the last request of each line for a socket. The first is tried or waits; the
-    /// others wait for it.
-    pub(super) lines: ByNumber<Line, [u32; 2]>,
+    /// Requests in lines for sockets. The oldest of a line is tried or waits; others wait for it.
+    pub(super) lines: Index,
     /// Requests that have not ended.
     pub(super) by_user_data: Index,
     /// Requests that use a descriptor number of the program's, and may be in flight when the
     /// program closes it.
     pub(super) by_number: Index,
     pub(super) tasks: Vec<Task>,
-    /// Reads that the submitting thread is about to try, and perhaps a write behind them.
+    /// Reads and sends that the submitting thread is about to try, and perhaps a write behind them.
     pub(super) tries: Vec<Try>,
+    /// The descriptor numbers of sends that are being made, and are no requests.
+    pub(super) sending: VecDeque<i32>,
     /// The thread that submits a batch has entered the ring, and tries reads and writes itself.
     pub(super) submits: bool,
     /// The batch of the thread that submits has a cancel.
@@ -128,11 +141,12 @@ impl State {
             counting: Vec::new(),
             chains: Chains::new(),
             ready: VecDeque::new(),
-            lines: ByNumber::default(),
+            lines: Index::default(),
             by_user_data: Index::default(),
             by_number: Index::default(),
             tasks: Vec::new(),
             tries: Vec::new(),
+            sending: VecDeque::new(),
             submits: false,
             cancels: false,
             more_follow: false,

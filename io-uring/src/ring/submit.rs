@@ -4,23 +4,36 @@
 use std::sync::atomic::Ordering;
 
 use super::batch::{Batch, Prepared};
-use super::state::{Locked, State, is_small};
-use super::types::{Request, Stage, Try};
-use crate::abi::{iosqe, op, setup};
+use super::state::{Locked, State, calls_more, is_small};
+use super::types::{Line, PlainSend, Request, SendOutcome, Stage, Task, Try};
+use crate::abi::{Cqe, iosqe, op, setup};
+use crate::calls::Call;
 use crate::chains::{NONE, Step};
 use crate::memory::Word;
-use crate::prepare::{Fields, Plan, Refused};
+use crate::prepare::{self, Fields, Plan, Refused};
 
 /// The result of a part of a batch.
 #[derive(Debug)]
 pub(super) enum Submitted {
     All,
-    /// A cancel asks the engine without the lock. The rest of the batch follows after the answer.
-    Asks,
+    /// Something has to be done without the lock before the rest of the batch: a cancel asks the
+    /// engine, or calls are made that come before the next entry.
+    Pauses,
     /// Another thread has taken the next entry.
     Overtaken,
     /// The process with this word has requests in flight.
     Held(u64),
+}
+
+/// The result of taking one entry of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The batch goes on.
+    GoesOn,
+    /// The batch ends with this entry.
+    Ends,
+    /// The entry was not taken: earlier calls have to be made first.
+    Pauses,
 }
 
 impl Locked<'_> {
@@ -44,11 +57,17 @@ impl Locked<'_> {
         }
         (self.state.submits, self.state.is_in_batch) = (core.is_entered(), true);
         self.state.cancels = batch.cancels;
+        batch.has_sent = false;
         self.start_new();
-        while self.state.asking == 0 && !batch.is_over {
-            let goes_on = batch.has_next(count) && self.submit_one(thread, batch);
+        let mut pauses = false;
+        while self.state.asking == 0 && !pauses && !batch.is_over {
+            let next = match batch.has_next(count) {
+                true => self.submit_one(thread, batch),
+                false => Next::Ends,
+            };
+            pauses = next == Next::Pauses;
             self.state.more_follow = batch.has_next(count);
-            batch.is_over = !(goes_on && self.state.more_follow);
+            batch.is_over = next == Next::Ends || !self.state.more_follow;
             if batch.is_over {
                 // A chain ends with its batch.
                 self.end_chain();
@@ -59,30 +78,41 @@ impl Locked<'_> {
         (self.state.submits, self.state.cancels) = (false, false);
         let head = sq_head.load(Ordering::Relaxed);
         core.memory.word(Word::SqHead).store(head, Ordering::Release);
-        if self.state.asking > 0 {
-            return Submitted::Asks;
+        if self.state.asking > 0 || pauses {
+            return Submitted::Pauses;
         }
         self.state.is_in_batch = false;
         self.take_steps();
         Submitted::All
     }
 
-    /// Consumes an entry. False: the batch ends there.
-    fn submit_one(&mut self, thread: u32, batch: &mut Batch) -> bool {
+    /// Consumes an entry.
+    fn submit_one(&mut self, thread: u32, batch: &mut Batch) -> Next {
         let core = self.core;
         let place = batch.next();
+        if batch.sends && self.takes_send(place, thread) {
+            (batch.taken, batch.consumed) = (batch.taken + 1, batch.consumed + 1);
+            batch.has_sent = true;
+            return Next::GoesOn;
+        }
+        if batch.paused != Some(place) && self.has_to_pause(place, batch.has_sent) {
+            batch.paused = Some(place);
+            return Next::Pauses;
+        }
+        let goes_on_if = |goes_on| if goes_on { Next::GoesOn } else { Next::Ends };
         batch.taken += 1;
         let Some((at, prepared)) = self.accept(place, batch) else {
             core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
             // The entry leaves the queue, and does not count as submitted.
             self.end_chain();
-            return core.has(setup::SQPOLL);
+            return goes_on_if(core.has(setup::SQPOLL));
         };
         batch.consumed += 1;
         self.list(at);
         self.journal_taken(at, place);
         // With SUBMIT_ALL or SQPOLL, an entry that is refused does not end the batch.
-        self.assemble(at, prepared, thread) || core.has(setup::SUBMIT_ALL | setup::SQPOLL)
+        let goes_on = self.assemble(at, prepared, thread);
+        goes_on_if(goes_on || core.has(setup::SUBMIT_ALL | setup::SQPOLL))
     }
 
     /// Makes a request from the entry at this position of the queue. `None`: the program's index of
@@ -107,6 +137,118 @@ impl Locked<'_> {
         }
         let Request { generation, stage, .. } = *self.request(at);
         *self.request(at) = Request { generation, stage, ..request };
+    }
+
+    /// Takes the entry at this position of the queue, if it is a send that its submitter makes.
+    /// False: nothing was done, and the entry becomes a request.
+    fn takes_send(&mut self, place: u32, thread: u32) -> bool {
+        let core = self.core;
+        if !matches!(core.memory.opcode(place), Some(op::SEND | op::WRITE)) {
+            return false;
+        }
+        let state = &mut *self.state;
+        // Where polls report edges, the results of calls are posted one by one.
+        let may_try = state.submits
+            && !state.sharing.is_shared
+            && !core.has(setup::IOPOLL | setup::SQPOLL)
+            && state.chains.is_quiet()
+            && !core.polls_edges.load(Ordering::Relaxed);
+        let Some(fields) = core.memory.sqe(place).map(Fields).filter(|_| may_try) else {
+            return false;
+        };
+        // Earlier sends of this socket may wait for room.
+        let line = Line { fd: fields.fd(), events: libc::POLLOUT };
+        let is_behind = || state.lines.all(line.key()).next().is_some();
+        if !prepare::is_plain_send(&fields)
+            || !state.restrictions.allow(fields.opcode(), 0)
+            || is_behind()
+        {
+            return false;
+        }
+        core.one_was_taken();
+        calls_more(1);
+        state.chains.begun();
+        state.sending.push_back(fields.fd());
+        let send = PlainSend { fields, thread, outcome: SendOutcome::Untried };
+        // Results of calls on sockets are posted in the order of the entries.
+        if state.tasks.is_empty() {
+            state.tries.push(Try::Send(send));
+        } else {
+            state.tasks.push(Task::Send(send));
+        }
+        true
+    }
+
+    /// Are calls on sockets still to be made that the kernel has made when it comes to the entry at
+    /// this position of the queue? `has_sent`: there are sends among them.
+    fn has_to_pause(&self, place: u32, has_sent: bool) -> bool {
+        let state = &*self.state;
+        if !has_sent && state.tasks.is_empty() || state.chains.head() != NONE {
+            return false;
+        }
+        let Some(fields) = self.core.memory.sqe(place).map(Fields) else { return false };
+        let (opcode, fd) = (fields.opcode(), fields.fd());
+        if has_sent && (fields.flags() != 0 || !op::receives(opcode)) {
+            return true;
+        }
+        let is_tried = |at: u32| {
+            let stage = state.requests[at as usize].stage;
+            matches!(stage, Stage::Tried | Stage::Behind)
+        };
+        let gives_up = fields.op_flags() & libc::MSG_DONTWAIT as u32 != 0;
+        match opcode {
+            op::ASYNC_CANCEL => state.tasks.iter().any(|task| matches!(task, Task::Try(..))),
+            op::CLOSE => state.by_number.all(fd as u64).any(is_tried),
+            // Such a send is in no line.
+            op::SEND | op::SENDMSG if gives_up => {
+                let line = Line { fd, events: libc::POLLOUT };
+                state.lines.all(line.key()).any(is_tried)
+            }
+            _ => false,
+        }
+    }
+
+    /// A send was made, or was not. It becomes a request if it has not ended.
+    pub(super) fn send_was_made(&mut self, send: PlainSend) {
+        let PlainSend { fields, thread, outcome } = send;
+        let number = self.sending.iter().position(|&fd| fd == fields.fd());
+        number.and_then(|at| self.sending.remove(at));
+        let (socket, tried) = match outcome {
+            SendOutcome::Ended(res) => {
+                return self.end(Cqe { user_data: fields.user_data(), res, flags: 0 });
+            }
+            SendOutcome::Waits(socket, tried) => (socket, tried),
+            SendOutcome::Untried => {
+                let at = self.place_for(&fields, thread);
+                return match self.request(at).prepare(&fields, false) {
+                    Ok(()) => self.start(at),
+                    Err(Refused::Malformed(errno) | Refused::Errno(errno)) => {
+                        self.finish(at, errno, 0);
+                    }
+                };
+            }
+        };
+        let (at, fd) = (self.place_for(&fields, thread), fields.fd());
+        let line = Line { fd, events: socket.line() };
+        let request = self.request(at);
+        request.set_call(Call::Socket { fd, socket });
+        request.stage = Stage::Tried;
+        if self.join_line(at, line) {
+            self.socket_was_tried(at, tried);
+        } else {
+            self.request(at).stage = Stage::Behind;
+        }
+    }
+
+    /// A request for an entry that was taken out of the queue, without its plan.
+    pub(super) fn place_for(&mut self, fields: &Fields, thread: u32) -> u32 {
+        let at = self.place();
+        let request = self.request(at);
+        (request.opcode, request.flags, request.fd) = (fields.opcode(), 0, fields.fd());
+        (request.user_data, request.thread) = (fields.user_data(), thread);
+        self.list(at);
+        self.list_number(at);
+        at
     }
 
     /// Adds a request to its chain. False: its preparation has failed, and a batch ends here.
@@ -236,7 +378,7 @@ impl Locked<'_> {
         request.stage = Stage::Tried;
         // The try may have to wait, and the request then needs its file.
         self.list_number(at);
-        self.state.tries.push(Try { key, sqe, result: None });
+        self.state.tries.push(Try::Transfer { key, sqe, result: None });
         true
     }
 

@@ -14,12 +14,13 @@ use uringlet::front::{self, Entry, OwnDescriptor};
 use super::batch::Batch;
 use super::state::{Core, Locked};
 use super::submit::Submitted;
-use super::types::{Mail, Peer, Registry, Request, Stage, Task, Try};
+use super::types::{Attempted, Mail, NoOther, PlainSend, Request, SendOutcome, Stage, Task, Try};
 use crate::abi::{self, CQE_MORE, Cqe, Timespec, cancel, iosqe, op, poll, setup, timeout};
 use crate::attempts::Tried;
 use crate::chains::NONE;
 use crate::memory::{Memory, Word};
 use crate::prepare::{self, Match};
+use crate::random::Random;
 use crate::sys;
 
 const PROGRAMS: u64 = 300;
@@ -28,56 +29,6 @@ const STEPS: u32 = 60;
 const ENTRIES: u32 = 8;
 static HOUR: Timespec = Timespec { seconds: 3600, nanoseconds: 0 };
 const THREADS: [u32; 2] = [1, 2];
-
-#[derive(Debug)]
-pub(super) struct NoOther;
-
-impl Registry for NoOther {
-    fn has(&self, _: i32) -> bool {
-        false
-    }
-
-    fn peer(&self, _: i32) -> Option<Arc<dyn Peer>> {
-        None
-    }
-
-    fn is_polled(&self, _: i32) {}
-
-    fn is_needed(&self, _: i32) -> bool {
-        false
-    }
-
-    fn any_is_polled(&self) -> bool {
-        false
-    }
-}
-
-/// Random numbers from a seed (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    /// True in this many percent of all cases.
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-
-    /// Removes a random element.
-    fn take<T>(&mut self, of: &mut Vec<T>) -> Option<T> {
-        let at = self.below(of.len().max(1) as u64) as usize;
-        (at < of.len()).then(|| of.swap_remove(at))
-    }
-}
 
 /// An entry that was submitted. Its user data is its number.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +46,8 @@ struct Model {
     sqes: *mut [u64; 8],
     cqes: *const Cqe,
     fd: OwnDescriptor,
+    /// For sends: it has no room.
+    full: OwnDescriptor,
     skips: bool,
     sent: Vec<Sent>,
     chains: usize,
@@ -103,6 +56,8 @@ struct Model {
     ended: Vec<u64>,
     /// Requests on a socket that are being tried, by their keys.
     tried: Vec<u64>,
+    /// Sends that are being made.
+    sends: Vec<PlainSend>,
     tasks: Vec<Task>,
     reaped: Vec<Cqe>,
 }
@@ -127,7 +82,11 @@ impl Model {
         let core = Core::new(&NoOther, memory, &params, 0);
         core.found();
         // SAFETY: a new descriptor, which nothing else owns.
-        let fd = OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(sys::eventfd()) });
+        let eventfd = || OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(sys::eventfd()) });
+        let (fd, full) = (eventfd(), eventfd());
+        let most = u64::MAX - 1;
+        // SAFETY: eight bytes that live through the call.
+        unsafe { libc::write(full.number(), (&raw const most).cast(), 8) };
         let skips = random.chance(30);
         Self {
             random,
@@ -135,12 +94,14 @@ impl Model {
             sqes: sqes as *mut _,
             cqes: cqes as *const _,
             fd,
+            full,
             skips,
             sent: Vec::new(),
             chains: 0,
             engine: Vec::new(),
             ended: Vec::new(),
             tried: Vec::new(),
+            sends: Vec::new(),
             tasks: Vec::new(),
             reaped: Vec::new(),
         }
@@ -169,6 +130,8 @@ impl Model {
             op::WRITE,
             op::RECV,
             op::RECV,
+            op::SEND,
+            op::SEND,
             op::POLL_ADD,
             op::POLL_REMOVE,
             op::TIMEOUT,
@@ -182,7 +145,7 @@ impl Model {
         match opcode {
             // A NOP that fails.
             op::NOP if random.chance(20) => (len, op_flags) = (-5i32 as u32, 1),
-            op::READ | op::WRITE | op::RECV => (addr, len) = (8, 4),
+            op::READ | op::WRITE | op::RECV | op::SEND => (addr, len) = (8, 4),
             op::POLL_ADD => {
                 let multi = if random.chance(40) { poll::MULTI } else { 0 };
                 (len, op_flags) = (multi, libc::POLLIN as u32);
@@ -224,7 +187,8 @@ impl Model {
         [len, op_flags]: [u32; 2],
     ) -> [u64; 8] {
         self.sent.push(sent);
-        let (fd, user_data) = (self.fd.number() as u32, self.sent.len() as u64 - 1);
+        let fd = if sent.opcode == op::SEND { &self.full } else { &self.fd };
+        let (fd, user_data) = (fd.number() as u32, self.sent.len() as u64 - 1);
         let first = u64::from(sent.opcode) | u64::from(sent.flags) << 8 | u64::from(fd) << 32;
         let third = u64::from(len) | u64::from(op_flags) << 32;
         [first, off, addr, third, user_data, 0, 0, 0]
@@ -266,15 +230,20 @@ impl Model {
                 // A file of another test may have had this number, and its transfers did not wait.
                 // Then the ring wants to try transfers here. The model makes each try fail as if it
                 // had to wait.
-                for Try { key, .. } in std::mem::take(&mut locked.state.tries) {
-                    locked.find(key).into_iter().for_each(|at| locked.make_ready(at));
+                for one in std::mem::take(&mut locked.state.tries) {
+                    match one {
+                        Try::Send(send) => locked.state.tasks.push(Task::Send(send)),
+                        Try::Transfer { key, .. } => {
+                            locked.find(key).into_iter().for_each(|at| locked.make_ready(at));
+                        }
+                    }
                 }
                 done
             });
             drop(entered);
             match done {
                 Submitted::All => break,
-                Submitted::Asks => self.run_tasks(),
+                Submitted::Pauses => self.run_tasks(),
                 other => panic!("{other:?}"),
             }
         }
@@ -318,7 +287,21 @@ impl Model {
     fn try_ends(&mut self, outcomes: &[Tried]) {
         if let Some(key) = self.random.take(&mut self.tried) {
             let tried = self.random.one_of(outcomes);
-            self.bring(Mail::Tried(vec![(key, tried)]));
+            self.bring(Mail::Tried(vec![Attempted::Request(key, tried)]));
+        }
+    }
+
+    /// A send was made, or was not made.
+    fn send_ends(&mut self) {
+        if let Some(mut send) = self.random.take(&mut self.sends) {
+            let waits =
+                SendOutcome::Waits(prepare::plain_send(&send.fields).shared(), Tried::Waits);
+            send.outcome = match self.random.below(4) {
+                0 => SendOutcome::Untried,
+                1 => waits,
+                _ => SendOutcome::Ended(self.random.one_of(&[4, -libc::EIO])),
+            };
+            self.bring(Mail::Tried(vec![Attempted::Send(send)]));
         }
     }
 
@@ -361,7 +344,7 @@ impl Model {
         if let Some(at) = self.tried.iter().position(|&one| one == key) {
             self.tried.swap_remove(at);
             let tried = self.random.one_of(&[Tried::Done(4), Tried::Waits, Tried::Blocks]);
-            self.bring(Mail::Tried(vec![(key, tried)]));
+            self.bring(Mail::Tried(vec![Attempted::Request(key, tried)]));
             let stage = self.with(|locked| locked.find(key).map(|at| locked.cancel_tried(at)));
             assert!(matches!(stage, None | Some(Stage::Ends)), "{stage:?} is left");
             return if stage.is_some() { 0 } else { -libc::ENOENT };
@@ -385,6 +368,10 @@ impl Model {
                 Task::Try(key, ..) => {
                     self.tried.push(key);
                     self.core.trying.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                Task::Send(send) => {
+                    self.sends.push(send);
                     continue;
                 }
                 other => panic!("{other:?}"),
@@ -411,7 +398,7 @@ impl Model {
     }
 
     fn step(&mut self) {
-        match self.random.below(15) {
+        match self.random.below(17) {
             0..3 => self.submit(),
             3..5 => {
                 let most = 1 + self.random.below(4);
@@ -424,6 +411,7 @@ impl Model {
                 let waits = [Tried::Waits, Tried::Waits, Tried::Blocks];
                 self.try_ends(&[&[4, 4, -libc::EIO].map(Tried::Done)[..], &waits].concat());
             }
+            14..16 => self.send_ends(),
             _ if self.random.chance(10) => {
                 let thread = self.random.one_of(&THREADS);
                 self.with(|locked| locked.cancel_thread(thread));
@@ -433,7 +421,8 @@ impl Model {
         self.run_tasks();
         let in_flight = self.with(|locked| locked.live().count());
         let counted = self.core.taken.load(Ordering::Relaxed).wrapping_sub(self.core.ended());
-        assert_eq!(in_flight, counted as usize);
+        assert_eq!(in_flight + self.sends.len(), counted as usize);
+        assert_eq!(self.with(|locked| locked.sending.len()), self.sends.len());
         self.with(|locked| {
             check_numbers(locked);
             // No linked timeout of a request that waits is forgotten.
@@ -444,12 +433,15 @@ impl Model {
                 assert!(!(begins && waits && next.stage == Stage::Waits), "too late: {one:?}");
             }
             // In each line, the first request is being tried or watched, or has ended.
-            let is_first = |one: &Request| one.line.is_some() && one.stage != Stage::Behind;
-            let is_over = |one: &Request| one.stage == Stage::Ends;
-            let first = locked.live().filter(|(_, one)| is_first(one) && !is_over(one)).count();
-            let ends = locked.live().filter(|(_, one)| is_first(one) && is_over(one)).count();
-            let waits = locked.live().any(|(_, one)| one.stage == Stage::Behind);
-            assert!(first <= 1 && (!waits || first + ends > 0), "{first}, {ends}, {waits}");
+            for events in [libc::POLLIN, libc::POLLOUT] {
+                let is_in = |one: &&Request| one.line.is_some_and(|line| line.events == events);
+                let of_line = || locked.live().map(|(_, one)| one).filter(is_in);
+                let (waiting, first): (Vec<&Request>, Vec<&Request>) =
+                    of_line().partition(|one| one.stage == Stage::Behind);
+                let ends = first.iter().filter(|one| one.stage == Stage::Ends).count();
+                let is_led = waiting.is_empty() || !first.is_empty();
+                assert!(first.len() - ends <= 1 && is_led, "{first:?}, {waiting:?}");
+            }
         });
     }
 
@@ -472,6 +464,9 @@ impl Model {
             }
             while !self.tried.is_empty() {
                 self.try_ends(&[Tried::Done(4)]);
+            }
+            while !self.sends.is_empty() {
+                self.send_ends();
             }
             self.with(|locked| locked.cancel_now(&any)).unwrap();
             self.run_tasks();
@@ -597,7 +592,7 @@ fn a_request_that_is_cancelled_while_it_is_tried_ends_in_place_of_a_wait() {
     let (core, key) = (Arc::clone(&model.core), model.tried.remove(0));
     assert_eq!(core.cancel_at(&core.engine().unwrap(), key), 0);
     assert!(model.with(|locked| locked.find(key).is_some()));
-    model.bring(Mail::Tried(vec![(key, Tried::Waits)]));
+    model.bring(Mail::Tried(vec![Attempted::Request(key, Tried::Waits)]));
     assert!(model.with(|locked| locked.find(key).is_none()));
     model.finish();
 }
@@ -684,7 +679,7 @@ fn a_linked_timeout_begins_when_its_target_was_tried() {
         };
         assert!(!is_set(&mut model));
         let key = model.tried.remove(0);
-        model.bring(Mail::Tried(vec![(key, tried)]));
+        model.bring(Mail::Tried(vec![Attempted::Request(key, tried)]));
         assert_eq!(is_set(&mut model), !matches!(tried, Tried::Done(_)));
         model.finish();
         model.is_empty();

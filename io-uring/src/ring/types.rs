@@ -13,14 +13,25 @@ use crate::buffers::Provided;
 use crate::calls::{self, Call};
 use crate::chains::{Links, NONE};
 use crate::files::{Buffer, File, Registered};
-use crate::prepare::Plan;
+use crate::prepare::{Fields, Plan};
 use crate::service::{Events, Poll};
 use crate::sockets::Socket;
 use crate::timers::Timer;
 
 /// A descriptor number, and the events that are waited for. Requests on a socket for the same
 /// events wait in one line.
-pub(super) type Line = (i32, i16);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) fd: i32,
+    pub(super) events: i16,
+}
+
+impl Line {
+    /// The key of its requests in an index.
+    pub(super) fn key(self) -> u64 {
+        u64::from(self.fd as u32) << 16 | u64::from(self.events as u16)
+    }
+}
 
 /// An edge-triggered poll for a call on a socket of which more than `VAIN_TRIES` tries would have
 /// waited. The socket may stay ready although the call would wait, for example with an empty error
@@ -287,23 +298,65 @@ pub(super) enum Task {
     Call(u64, Box<Call>),
     /// Tries a call on a socket, for the request with this key.
     Try(u64, i32, Arc<Socket>),
+    Send(PlainSend),
     /// Makes a separate thread wait for the request with this key.
     Sleep(u64, Arc<dyn Sleeper>),
     /// Drops a file that nobody uses any more.
     Drop(File),
     /// Sends a parcel to another ring, for the request with this key.
-    Send { key: u64, to: Arc<dyn Peer>, parcel: Parcel },
+    Parcel {
+        key: u64,
+        to: Arc<dyn Peer>,
+        parcel: Parcel,
+    },
     /// A parcel was read: its sender gets the result.
     Answer(Sender, i32),
 }
 
-/// A read or a write that the submitting thread tries without the lock, and its result if it has
-/// one.
+/// What the submitting thread tries without the lock, before its tasks.
 #[derive(Debug)]
-pub(super) struct Try {
-    pub(super) key: u64,
-    pub(super) sqe: Sqe,
-    pub(super) result: Option<i32>,
+pub(super) enum Try {
+    /// A read or a write, for the request with this key. Its result, if it has one.
+    Transfer {
+        key: u64,
+        sqe: Sqe,
+        result: Option<i32>,
+    },
+    Send(PlainSend),
+}
+
+/// A send that the submitting thread makes without the lock. Most sockets have room for the data.
+/// Then the entry ends without becoming a request.
+#[derive(Debug)]
+pub(super) struct PlainSend {
+    pub(super) fields: Fields,
+    /// As [`Request::thread`].
+    pub(super) thread: u32,
+    pub(super) outcome: SendOutcome,
+}
+
+impl PlainSend {
+    /// Does the send fail where it would wait?
+    pub(super) fn gives_up(&self) -> bool {
+        self.fields.op_flags() & libc::MSG_DONTWAIT as u32 != 0
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum SendOutcome {
+    /// The call was not made, or the file is no socket.
+    Untried,
+    Ended(i32),
+    /// The call has to wait, and may have sent a part of its data.
+    Waits(Arc<Socket>, Tried),
+}
+
+/// A call on a socket that was tried.
+#[derive(Debug)]
+pub(super) enum Attempted {
+    /// The call of the request with this key.
+    Request(u64, Tried),
+    Send(PlainSend),
 }
 
 /// Messages from threads that do not wait for the lock.
@@ -312,7 +365,7 @@ pub(super) enum Mail {
     /// A request has ended, with its result.
     Ended(u64, i32),
     /// Calls on sockets were tried.
-    Tried(Vec<(u64, Tried)>),
+    Tried(Vec<Attempted>),
     Timer(u64),
     /// Requests whose descriptors are ready, with their events.
     Polls(Events),
@@ -358,4 +411,30 @@ pub(crate) trait Registry: fmt::Debug + Send + Sync {
     fn is_needed(&self, fd: i32) -> bool;
     /// May the descriptor of a ring be watched by an epoll?
     fn any_is_polled(&self) -> bool;
+}
+
+/// No other rings, for tests.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct NoOther;
+
+#[cfg(test)]
+impl Registry for NoOther {
+    fn has(&self, _: i32) -> bool {
+        false
+    }
+
+    fn peer(&self, _: i32) -> Option<Arc<dyn Peer>> {
+        None
+    }
+
+    fn is_polled(&self, _: i32) {}
+
+    fn is_needed(&self, _: i32) -> bool {
+        false
+    }
+
+    fn any_is_polled(&self) -> bool {
+        false
+    }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Watch {
     /// A receive from a socket waits, and a try has found no data. The registration stays for the
     /// next one.
     pub(crate) stays: bool,
+    /// The program has asked for a poll. Otherwise a call waits.
+    pub(crate) is_poll: bool,
 }
 
 /// Events that every poll reports.
@@ -42,7 +44,7 @@ impl Watch {
     /// The watch for the events that a program asks for.
     pub(crate) fn of(events: u32, multi: bool) -> Self {
         const OURS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
-        Self { events: events & !OURS & 0xffff, multi, stays: false }
+        Self { events: events & !OURS & 0xffff, multi, stays: false, is_poll: true }
     }
 }
 
@@ -50,6 +52,8 @@ impl Watch {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) events: u32,
+    /// As [`Watch::is_poll`].
+    pub(super) is_poll: bool,
     pub(super) watcher: Arc<dyn Watcher>,
 }
 
@@ -88,15 +92,19 @@ impl Group {
         self.members.values().fold(least, |events, one| events | one.events)
     }
 
-    /// Removes the members that these events are for. A multishot stays.
-    fn take_ready(&mut self, seen: u32, found: &mut Found) {
+    /// Removes the members that these events are for, and returns the number of polls among them. A
+    /// multishot stays.
+    fn take_ready(&mut self, seen: u32, found: &mut Found) -> usize {
         if self.multi {
             self.members.iter().for_each(|(&(_, key), one)| found.add(&one.watcher, key, seen));
-            return;
+            return 0;
         }
+        let mut polls = 0;
         for ((_, key), one) in self.members.extract_if(|_, one| seen & one.events != 0) {
             found.add(&one.watcher, key, seen);
+            polls += usize::from(one.is_poll);
         }
+        polls
     }
 }
 
@@ -140,6 +148,8 @@ pub(super) struct Groups {
     next: u64,
     /// The number of groups with members.
     pub(super) live: usize,
+    /// The number of members that are polls.
+    pub(super) polls: usize,
     /// The ring of all members, by its address; or [`SEVERAL`].
     pub(super) ring: usize,
     /// Groups that members have joined without a system call.
@@ -259,7 +269,8 @@ impl Groups {
     /// Do polls of this group wait for one of these events?
     pub(super) fn has_polls(&self, token: Option<&u64>, events: u32) -> bool {
         let group = token.and_then(|token| self.groups.get(token));
-        group.is_some_and(|group| group.members.values().any(|one| one.events & events != 0))
+        let waits = |one: &Member| one.is_poll && one.events & events != 0;
+        group.is_some_and(|group| group.members.values().any(waits))
     }
 
     /// A new group without members.
@@ -277,7 +288,7 @@ impl Groups {
             None => None,
         };
         let registered = copy.as_ref().map_or(fd, OwnDescriptor::number);
-        let (is_plain, Watch { events: armed, multi, stays }) = (copy.is_none(), watch);
+        let (is_plain, Watch { events: armed, multi, stays, .. }) = (copy.is_none(), watch);
         let members = ByNumber::default();
         let mut stays = (stays && is_plain).then(Stays::default);
         stays.as_mut().map(Stays::missed);
@@ -309,7 +320,7 @@ impl Groups {
             return;
         };
         let before = (group.members.len(), group.armed, group.stays.is_some());
-        group.take_ready(seen, found);
+        self.polls -= group.take_ready(seen, found);
         let left = group.members.len();
         self.is_stray |= before.0 == 0 && !before.2;
         group.stays.take_if(|stays| !stays.goes_on(left < before.0));
