@@ -469,7 +469,8 @@ impl Queue for Memory {
     }
 
     fn publish(&self, tail: u32) {
-        // The page's tail first: a process that adopts the ring uses it.
+        // The page's tail first: if this process is killed in between, the ring's next owner goes
+        // on from that tail.
         self.page().cq_tail.store(tail, Ordering::Release);
         self.word(Word::CqTail).store(tail, Ordering::Release);
     }

@@ -475,9 +475,9 @@ impl Socket {
         Tried::Done(total as i32)
     }
 
-    /// Bytes were transferred. A call with several completions may have made its last one: all its
-    /// bytes have come, or its bundle has used the last buffer. `is_full`: all of its buffers are
-    /// used.
+    /// Notes transferred bytes, and sets `ended` if the call makes no further completion. There are
+    /// three reasons: its byte limit is reached, its bundle has used the group's last buffer, or
+    /// the bundle is one of a send that polls first. `is_full`: all of its buffers are used.
     fn went(&self, fd: i32, bytes: u64, is_full: bool) {
         let left = self.bytes_left.load(Ordering::Relaxed);
         if left > 0 {

@@ -35,8 +35,9 @@ pub(crate) const SIGNAL_TRIES: u32 = 50_000;
 /// Before a descriptor is closed: the number of checks whether threads still use its number. The
 /// closing call may be in a signal handler on such a thread.
 pub(crate) const NUMBER_TRIES: u32 = 100;
-/// The number of further checks for calls on the socket with this number: some seconds. Such a call
-/// does not wait, but its thread may be preempted.
+/// The number of further checks for calls on the socket with this number, and for requests on it
+/// that are on their way to the engine: some seconds. Their threads do not wait, but may be
+/// preempted.
 pub(crate) const CALL_TRIES: u32 = 30_000;
 
 /// Vectored transfers of at most this many bytes are small: their submitter may execute them. After

@@ -111,8 +111,8 @@ impl Core {
         }
     }
 
-    /// Waits for calls on sockets with these numbers. The calls do not wait, but their threads may
-    /// be preempted.
+    /// Waits for calls on sockets with these numbers, and for requests on them that go to the
+    /// engine. Their threads do not wait, but may be preempted.
     fn await_calls(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
         let mut patience = Patience::default();
         for _ in 0..CALL_TRIES {
@@ -125,10 +125,13 @@ impl Core {
 }
 
 impl Locked<'_> {
-    /// Are calls on sockets with these numbers being made?
+    /// Are calls on sockets with these numbers being made, or are requests with these numbers on
+    /// their way to the engine?
     fn has_calls(&self, fds: &RangeInclusive<i32>) -> bool {
-        let is_tried = |one: &Request| {
-            one.stage == Stage::Tried && matches!(one.call.as_deref(), Some(Call::Socket { .. }))
+        let is_tried = |one: &Request| match one.stage {
+            Stage::Tried => matches!(one.call.as_deref(), Some(Call::Socket { .. })),
+            Stage::Engine => self.core.trying.load(Ordering::Relaxed) > 0,
+            _ => false,
         };
         let any_of = |fd: i32| {
             let mut all = self.by_number.all(fd as u64);

@@ -422,8 +422,10 @@ impl Core {
         // The entries name descriptors by number. A close(2) waits a while for `trying` to become
         // 0.
         self.trying.fetch_add(1, Ordering::Relaxed);
+        calls_more(1);
         let owes = locked.unlock();
         let submitted = submit(&entries[..count]);
+        calls_more(-1);
         self.trying.fetch_sub(1, Ordering::Release);
         self.handover.sub(submitted.accepted);
         let all = submitted.accepted == count;

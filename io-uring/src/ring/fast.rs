@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use uringlet::Sqe;
 use uringlet::front::{self, Entry, Instance};
 
-use super::state::{Core, Locked};
+use super::state::{Core, Locked, calls_more};
 use super::types::{Request, Stage};
 use crate::abi::{Cqe, op, setup};
 use crate::memory::Word;
@@ -81,6 +81,7 @@ impl Core {
         let key = is_next.then(|| {
             locked.take_out(head);
             self.trying.fetch_add(1, Ordering::Relaxed);
+            calls_more(1);
             let at = locked.place_for(fields, thread);
             let request = locked.request(at);
             (request.plan, request.stage) = (Plan::Engine(entry.sqe, None), Stage::Engine);
@@ -104,6 +105,7 @@ impl Core {
             let locked = self.go_on(fields, thread, Some(key));
             self.after_submit(engine, locked.give_back());
         }
+        calls_more(-1);
         self.trying.fetch_sub(1, Ordering::Release);
         true
     }

@@ -28,17 +28,18 @@ use crate::tuning::SMALL_VECTOR;
 thread_local! {
     /// The ring that each kind of [`Mark`] names in this thread, or null.
     static MARKS: [Cell<*const Core>; 2] = const { [const { Cell::new(null()) }; 2] };
-    /// The number of calls on sockets that this thread is to make, or is making.
+    /// The number of calls on sockets that this thread is to make or is making, and of hand-overs
+    /// to the engine that it is in.
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Adds to the number of calls on sockets that this thread is to make.
+/// Adds to the number of calls and hand-overs of this thread.
 pub(super) fn calls_more(count: i32) {
     CALLS.set(CALLS.get().wrapping_add_signed(count));
 }
 
-/// Has this thread calls on sockets to make? If so, a closing thread is in a signal handler, or
-/// makes a task between such calls.
+/// Has this thread calls on sockets to make, or is it in a hand-over? If so, and it closes a
+/// descriptor, it is in a signal handler, or makes a task between such calls.
 pub(super) fn calls_here() -> bool {
     CALLS.get() > 0
 }

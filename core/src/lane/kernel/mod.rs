@@ -391,8 +391,9 @@ impl KernelLane {
         (before, tell)
     }
 
-    /// Requests went to the kernel, the first of them on `fd`. `slow`: the kernel has waited. A
-    /// hand-over at once is never slow: its thread may have been preempted, but did not wait.
+    /// Ends a hand-over, whose first request was on `fd`, and notes for `fd` whether the hand-over
+    /// was `slow`: the kernel has waited in the call. If the kernel was asked not to wait, a call
+    /// that took long is not slow: its thread was preempted.
     #[inline]
     fn has_handed_over(&self, fd: RawFd, write: bool, slow: bool) {
         facts::learn_submit(fd, write, slow);

@@ -34,7 +34,8 @@ impl Row {
 }
 
 impl FileSystems {
-    /// The table, and the counts of uringlet for each of its rows.
+    /// Figures and the table, if anything was measured. A note for each measured placement has the
+    /// counts of uringlet's contexts.
     pub fn section(&self) -> Section {
         let Self { side_by_side, rows, measured, .. } = self;
         let mut section = Section::new(format!(
