@@ -108,6 +108,23 @@ impl PollerState {
         true
     }
 
+    /// Makes the thread check the lists again. False: there is none, and the caller has to make it.
+    #[must_use]
+    fn wake_or_begin(&mut self) -> bool {
+        let is_there = self.wake();
+        self.alive = true;
+        is_there
+    }
+
+    /// Makes the thread check the lists again, if there is one. A submitter that has left requests
+    /// to itself makes it later, if it has to wait for them.
+    fn wake(&mut self) -> bool {
+        if self.alive {
+            sys::eventfd_add(self.eventfd, 1);
+        }
+        self.alive
+    }
+
     /// The context whose kernel lane counts this eventfd up.
     fn kernel(&self, events: RawFd) -> Option<Arc<dyn Dispatcher>> {
         let mut all = self.kernels.iter().filter(|&&(_, fd)| fd == events);
@@ -192,7 +209,7 @@ impl Poller {
 
     /// Makes the thread check the list: wakes it, or makes it.
     fn make_it_look(&'static self, mut state: Guard<'_, PollerState>) {
-        let woken = self.wake(&mut state);
+        let woken = state.wake_or_begin();
         drop(state);
         if woken || self.spawn() {
             return;
@@ -221,22 +238,13 @@ impl Poller {
         let mut state = lock_counted(&self.state);
         state.kernels.retain(|(owner, _)| owner.strong_count() > 0);
         state.kernels.push((Arc::downgrade(owner), events));
-        let woken = self.wake(&mut state);
+        let woken = state.wake_or_begin();
         sys::epoll_add(state.epoll, events, EACH, KERNEL | events as u64);
         drop(state);
         if !woken && !self.spawn() {
             // The watchdog finds the completions.
             lock_counted(&self.state).alive = false;
         }
-    }
-
-    /// Makes the thread check the lists again. False: the caller has to make the thread.
-    fn wake(&self, state: &mut PollerState) -> bool {
-        let make = !std::mem::replace(&mut state.alive, true);
-        if !make {
-            sys::eventfd_add(state.eventfd, 1);
-        }
-        !make
     }
 
     fn spawn(&'static self) -> bool {
@@ -263,7 +271,7 @@ impl Poller {
         if others || state.streams.is_empty() {
             // The thread is woken to serve the stream's new first request. Or no request is left,
             // and the thread has to begin the wait after which it ends.
-            self.wake(&mut state);
+            state.wake();
         }
         drop(state);
         true
@@ -281,7 +289,7 @@ impl Poller {
         let mut state = lock_counted(&self.state);
         let epoll = state.epoll;
         if state.streams.keep_files(epoll, fds, gone, copies) {
-            self.wake(&mut state);
+            state.wake();
         }
         state.streams.served.iter().any(|(fd, _)| fds.contains(fd))
     }
@@ -470,7 +478,7 @@ impl Poller {
     pub(crate) fn end(&self, number: u32) {
         let mut state = lock_counted(&self.state);
         if state.streams.end(number) {
-            self.wake(&mut state);
+            state.wake();
         }
     }
 }

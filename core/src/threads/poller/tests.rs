@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::Poller;
+use super::{Poller, Untried};
 use crate::board::{Board, Dispatcher as _, Executor, Sink, without_taker};
 use crate::front::Entry;
 use crate::instance::Instance;
@@ -403,6 +403,25 @@ fn a_submitter_tries_a_transfer_only_if_none_of_its_stream_is_before_it() {
     assert_eq!(buffers.concat(), b"abcde");
     assert!(lock(&poller.state).streams.served.is_empty());
     instance.close();
+    own::close(lock(&poller.state).eventfd);
+}
+
+/// A thread that is thought to exist, and does not, would never be made.
+#[test]
+fn a_read_that_is_cancelled_before_there_is_a_thread_leaves_it_to_the_next_one_to_make_it() {
+    let (instance, results) = without_thread(true);
+    let (poller, (reader, _writer)) = (instance.poller(), std::io::pipe().unwrap());
+    let (fd, mut buffer) = (reader.as_raw_fd(), [0; 1]);
+    Facts::forget(&(fd..=fd));
+    lock(&poller.state).alive = false;
+    // As in a submit that will try the read, and has not done so yet.
+    let left = Untried::begin();
+    submit_read(&instance, fd, &mut buffer, false);
+    assert!(left.end());
+    assert_eq!(instance.cancel(0), Ok(()));
+    assert!(!lock(&poller.state).alive);
+    instance.close();
+    assert_eq!(*lock(&results), [i64::from(-libc::ECANCELED)]);
     own::close(lock(&poller.state).eventfd);
 }
 
