@@ -162,7 +162,7 @@ static void run(enum kind kind, int state, const char *program)
 
 int main(void)
 {
-    /* A shutdown is left to another thread, so no send follows it. */
+    /* A shutdown is left to another thread: no send follows it, and none waits before it. */
     static const char *const programs[] = {
         "s", "w", "a", "d", "z", "f", "b", "o", "ss", "ssss", "swsw", "svsv", "sm", "ms", "msm",
         "smsms", "mws", "ls", "sls", "lsss", "slnss", "rs", "srs", "ssrss", "sys", "qs", "sq",
@@ -178,10 +178,12 @@ int main(void)
     signal(SIGPIPE, count);
     for (int at = 0; at < 26; at++)
         memset(data[at], 'a' + at, SIZE);
+    /* A full socket of TCP may get room by itself, when its data reaches the other end. */
     for (enum kind kind = 0; kind < KINDS; kind++)
-        for (int state = 0; state <= FULL; state++)
+        for (int state = 0; state <= (kind == TCP ? 0 : FULL); state++)
             for (size_t at = 0; at < sizeof programs / sizeof *programs; at++)
-                run(kind, state, programs[at]);
+                if (state != FULL || !strchr(programs[at], 'x'))
+                    run(kind, state, programs[at]);
     for (enum kind kind = STREAM; kind < KINDS; kind++)
         for (size_t at = 0; at < sizeof broken / sizeof *broken; at++)
             run(kind, BROKEN, broken[at]);
