@@ -1,9 +1,7 @@
 /* IORING_CQE_F_SOCK_NONEMPTY (4): which completions say that the socket has more. */
 #define _GNU_SOURCE
 #include "common.h"
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include "tcp.h"
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -13,20 +11,6 @@ enum { SIZE = 16, COUNT = 8, GROUP = 5, MULTISHOT = 2, BUNDLE = 16, POLL_FIRST =
 #include "group.h"
 
 static char got[256];
-
-static void tcp(int ends[2])
-{
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t len = sizeof at;
-    MUST(bind(listener, (void *)&at, len) == 0 && listen(listener, 8) == 0);
-    MUST(getsockname(listener, (void *)&at, &len) == 0);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    MUST(connect(ends[0], (void *)&at, len) == 0);
-    MUST((ends[1] = accept(listener, NULL, NULL)) >= 0);
-    MUST(setsockopt(ends[0], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
-    close(listener);
-}
 
 static void udp(int ends[2])
 {

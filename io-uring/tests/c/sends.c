@@ -1,32 +1,14 @@
 /* Batches with sends, to sockets with and without room: results, and the order of the data. */
 #define _GNU_SOURCE
 #include "common.h"
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/ioctl.h>
+#include "tcp.h"
 #include <signal.h>
-#include <sys/socket.h>
 
 enum { SIZE = 3000, ENTRIES = 12 };
 
 static struct io_uring ring;
 static volatile sig_atomic_t signals;
 static char data[26][SIZE], drained[1 << 16], got[SIZE];
-
-static void tcp(int ends[2])
-{
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t len = sizeof at;
-    MUST(bind(listener, (void *)&at, len) == 0 && listen(listener, 8) == 0);
-    MUST(getsockname(listener, (void *)&at, &len) == 0);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    MUST(connect(ends[0], (void *)&at, len) == 0);
-    MUST((ends[1] = accept(listener, NULL, NULL)) >= 0);
-    MUST(setsockopt(ends[0], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
-    close(listener);
-}
 
 static void count(int signal)
 {
