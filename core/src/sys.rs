@@ -54,6 +54,18 @@ pub(crate) fn ticks() -> u64 {
     monotonic_ns()
 }
 
+/// Spins until `found` is true, for this many ticks at most. Returns the last answer.
+pub(crate) fn spin_until(longest: u64, mut found: impl FnMut() -> bool) -> bool {
+    let begin = ticks();
+    loop {
+        let found = found();
+        if found || ticks().wrapping_sub(begin) > longest {
+            return found;
+        }
+        std::hint::spin_loop();
+    }
+}
+
 /// The number of [`ticks`] in a microsecond: measured once, which takes 50 microseconds.
 #[cfg(not(loom))]
 pub(crate) fn ticks_per_us() -> u64 {

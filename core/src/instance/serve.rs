@@ -22,7 +22,7 @@ use crate::request::{Expect, Kind, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::spare::{Left, Seat};
 use crate::router::tuning::{
-    BESIDE_ASKS_EVERY, HOLDER_SPIN_US, QUIET_TICKS, REFUSE_TICKS, STARVED_TICKS,
+    BESIDE_ASKS_EVERY, BESIDE_WINDOW_US, HOLDER_SPIN_US, QUIET_TICKS, REFUSE_TICKS, STARVED_TICKS,
 };
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
@@ -242,18 +242,19 @@ impl Instance {
         let (begin, rate, taken) = (sys::ticks(), board.ticks_per_us(), lanes.inline.taken());
         let late = seat.is_late(begin, rate);
         let mut before = (begin, sys::use_of_this_thread());
-        // Has the worker lost its CPU to other threads since the last check?
+        // Does the worker lose its CPU to other threads?
         let mut is_busy = || {
             let now = (sys::ticks(), sys::use_of_this_thread());
-            let earlier = std::mem::replace(&mut before, now);
-            let (Some(last), Some(this)) = (earlier.1, now.1) else { return false };
+            let (Some(last), Some(this)) = (before.1, now.1) else { return false };
             let preempted = this.preemptions > last.preemptions;
-            let all_us = now.0.wrapping_sub(earlier.0) / rate;
+            let all_us = now.0.wrapping_sub(before.0) / rate;
+            if all_us > BESIDE_WINDOW_US {
+                before = now;
+            }
             preempted && router::spare::was_away(all_us, this.cpu_us - last.cpu_us)
         };
         let mut busy = late;
         if !late && let Some(turn) = self.take_baton_within(HOLDER_SPIN_US.1 * rate) {
-            router.holder_spin.would_have_paid(HOLDER_SPIN_US.1 * rate);
             let mut executed = 0u32;
             lanes.inline.hold_beside(board, router, turn, &mut |_, _| {
                 executed = executed.wrapping_add(1);
@@ -272,14 +273,12 @@ impl Instance {
 
     /// Takes the baton, which a waiter may have for a moment, within this many ticks.
     fn take_baton_within(&self, longest: u64) -> Option<Turn> {
-        let begin = sys::ticks();
-        loop {
-            let turn = self.lanes.inline.take_baton();
-            if turn.is_some() || sys::ticks().wrapping_sub(begin) > longest {
-                return turn;
-            }
-            std::hint::spin_loop();
-        }
+        let mut turn = None;
+        sys::spin_until(longest, || {
+            turn = self.lanes.inline.take_baton();
+            turn.is_some()
+        });
+        turn
     }
 
     /// The watchdog checks for starvation: requests of a placed context wait (`lying`), and every

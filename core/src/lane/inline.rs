@@ -14,7 +14,7 @@ use crate::queue::IndexRing;
 use crate::request::{Queued, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::spare::SPARE_CPUS;
-use crate::router::tuning::{HOLDER_SPIN_US, TIMED_EVERY};
+use crate::router::tuning::{BESIDE_SPIN_US, HOLDER_SPIN_US, TIMED_EVERY};
 use crate::router::{self, Call, Router, Situation};
 use crate::sync::lock_counted;
 use crate::sys;
@@ -365,8 +365,7 @@ impl InlineLane {
                     continue;
                 }
             }
-            let beside = || self.beside.load(Ordering::Relaxed);
-            if by == Executor::Worker && (!router.waiters.come() || beside()) {
+            if by == Executor::Worker {
                 self.spin_for_work(board, router);
             }
             match self.baton.release(turn) {
@@ -591,22 +590,16 @@ impl InlineLane {
         }
     }
 
-    /// Spins briefly for more requests, if spinning has paid lately. Never spins on a single CPU.
+    /// Spins briefly for more requests. Beside the program the time is fixed. Otherwise it is
+    /// learned, and a waiter that is expected makes it 0. Never spins on a single CPU.
     fn spin_for_work(&self, board: &Board, router: &Router) {
-        let budget = router.holder_spin.budget();
-        if budget == 0 {
-            return;
-        }
-        let begin = sys::ticks();
-        loop {
-            if self.baton.view().has_work() {
-                let longest = HOLDER_SPIN_US.1 * board.ticks_per_us();
-                return router.holder_spin.paid(budget, longest);
-            }
-            if sys::ticks().wrapping_sub(begin) > budget {
-                return router.holder_spin.was_in_vain(budget);
-            }
-            std::hint::spin_loop();
+        let (rate, learned) = (board.ticks_per_us(), &router.holder_spin);
+        let spin = |ticks| sys::spin_until(ticks, || self.baton.view().has_work());
+        if self.beside.load(Ordering::Relaxed) {
+            spin(BESIDE_SPIN_US * rate);
+        } else if learned.budget() > 0 && !router.waiters.come() {
+            let budget = learned.budget();
+            learned.learn(budget, spin(budget), HOLDER_SPIN_US.1 * rate);
         }
     }
 

@@ -6,7 +6,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::tuning::{BESIDE_AWAY_US, BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS};
+use super::tuning::{
+    BESIDE_AWAY_PART, BESIDE_AWAY_US, BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS, BESIDE_SOON_US,
+};
 
 /// A time in which no worker is called, in ticks.
 #[derive(Debug)]
@@ -25,18 +27,26 @@ impl Pause {
     }
 
     /// Begins a pause, unless one is under way. It is twice as long as the last one, if the last
-    /// ended less than its own length ago.
+    /// ended less than its own length ago, or a moment ago.
     fn begin(&self, now: u64, ticks_per_us: u64) {
-        if !self.is_over(now) {
+        // Loaded once: another thread may begin a pause meanwhile.
+        let until = self.until.load(Ordering::Relaxed);
+        if now < until {
             return;
         }
         let (shortest, longest) = BESIDE_PAUSE_US;
         let last = self.length.load(Ordering::Relaxed);
-        let again = now - self.until.load(Ordering::Relaxed) < last;
-        let length = if again { 2 * last } else { shortest * ticks_per_us };
-        let length = length.min(longest * ticks_per_us);
+        let soon = last.max(BESIDE_SOON_US * ticks_per_us);
+        let again = now - until < soon;
+        let length = if again { 2 * last } else { 0 };
+        let length = length.clamp(shortest * ticks_per_us, longest * ticks_per_us);
         self.length.store(length, Ordering::Relaxed);
         self.until.store(now + length, Ordering::Relaxed);
+    }
+
+    /// The next pause is as short as the first one.
+    fn shorten(&self) {
+        self.length.store(0, Ordering::Relaxed);
     }
 }
 
@@ -72,10 +82,11 @@ impl SpareCpus {
 }
 
 /// Was a preempted thread off its CPU for long? It ran for `cpu_us` of the last `all_us`. The
-/// watchdog and other threads that run for a moment do not count.
+/// watchdog and other threads that run for a moment do not count, nor do the moments for which a
+/// host takes a virtual CPU away: nobody else in this machine needs the CPU then.
 pub(crate) fn was_away(all_us: u64, cpu_us: u64) -> bool {
     let away = all_us.saturating_sub(cpu_us);
-    away > BESIDE_AWAY_US && away > all_us / 8
+    away > BESIDE_AWAY_US && away > all_us / BESIDE_AWAY_PART
 }
 
 /// What one context knows about workers that execute beside the program.
@@ -179,6 +190,7 @@ impl Seat<'_> {
             self.beside.idle.begin(now, ticks_per_us);
             return Left::Idle;
         }
+        self.beside.idle.shorten();
         Left::Done
     }
 }
@@ -191,8 +203,8 @@ impl Drop for Seat<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Beside, Left, Pause, SpareCpus};
-    use crate::router::tuning::{BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS};
+    use super::{Beside, Left, Pause, SpareCpus, was_away};
+    use crate::router::tuning::{BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS, BESIDE_SOON_US};
 
     #[test]
     fn pauses_in_a_row_grow_and_a_late_one_is_short() {
@@ -213,6 +225,21 @@ mod tests {
         now += longest;
         pause.begin(now, 1);
         assert!(pause.is_over(now + shortest) && !pause.is_over(now + shortest - 1));
+        now += shortest;
+        pause.begin(now + BESIDE_SOON_US - 1, 1);
+        assert!(!pause.is_over(now + BESIDE_SOON_US + shortest), "soon after a short pause");
+        now += BESIDE_SOON_US + 2 * shortest;
+        pause.shorten();
+        pause.begin(now, 1);
+        assert!(pause.is_over(now + shortest), "it was useful in between");
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_cpu_is_away_for_long() {
+        assert!(was_away(6_000, 3_000), "two threads take turns");
+        assert!(!was_away(8_000, 6_500), "a host takes a part of the time");
+        assert!(!was_away(500, 20), "a moment");
+        assert!(!was_away(100, 110), "the two clocks differ");
     }
 
     #[test]

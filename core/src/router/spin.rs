@@ -17,15 +17,11 @@ impl Spin {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Work has come while a thread spun for `budget` ticks: it spins a little longer next time, up
-    /// to `longest`.
-    pub(crate) fn paid(&self, budget: u64, longest: u64) {
-        self.0.store((budget + budget / 4).min(longest), Ordering::Relaxed);
-    }
-
-    /// Nothing has come in `budget` ticks: half as long next time.
-    pub(crate) fn was_in_vain(&self, budget: u64) {
-        self.0.store(budget / 2, Ordering::Relaxed);
+    /// A thread has spun for up to `budget` ticks. If work has come meanwhile, it spins a little
+    /// longer next time, up to `longest`. Otherwise it spins half as long.
+    pub(crate) fn learn(&self, budget: u64, paid: bool, longest: u64) {
+        let next = if paid { (budget + budget / 4).min(longest) } else { budget / 2 };
+        self.0.store(next, Ordering::Relaxed);
     }
 
     /// A thread had to be woken that this many ticks of spinning would have kept awake: the next
@@ -44,11 +40,11 @@ mod tests {
         let spin = Spin::new();
         assert_eq!(spin.budget(), 0);
         spin.would_have_paid(100);
-        spin.paid(spin.budget(), 1000);
+        spin.learn(spin.budget(), true, 1000);
         assert_eq!(spin.budget(), 125);
-        (0..100).for_each(|_| spin.paid(spin.budget(), 1000));
+        (0..100).for_each(|_| spin.learn(spin.budget(), true, 1000));
         assert_eq!(spin.budget(), 1000);
-        (0..10).for_each(|_| spin.was_in_vain(spin.budget()));
+        (0..10).for_each(|_| spin.learn(spin.budget(), false, 1000));
         assert_eq!(spin.budget(), 0);
     }
 }

@@ -160,17 +160,29 @@ pub(crate) const ENOUGH_FOUND: u32 = 2;
 pub(crate) const BESIDE_QUEUED: usize = 4;
 /// A worker that executed fewer requests than these was not worth its call.
 pub(crate) const BESIDE_PAYS: u64 = 32;
-/// A worker that takes longer to come found no idle CPU: on an idle one, it comes within 20 to 100
-/// us.
-pub(crate) const BESIDE_LATE_US: u64 = 400;
+/// A worker that takes longer to come found no idle CPU. On an idle one it comes within 20 to 100
+/// us; on a virtual CPU that the host has to bring back first, within 2 ms.
+pub(crate) const BESIDE_LATE_US: u64 = 2_000;
 /// A preempted worker that was away for less than this still has an idle CPU. A thread that shares
 /// its CPU has the CPU for some milliseconds at a time.
-pub(crate) const BESIDE_AWAY_US: u64 = 300;
+pub(crate) const BESIDE_AWAY_US: u64 = 1_000;
+/// A preempted worker that was away for a smaller part of its time than one in this many still has
+/// an idle CPU. Hosts take a tenth of the time of a virtual CPU. A thread that shares its CPU is
+/// away for half of the time.
+pub(crate) const BESIDE_AWAY_PART: u64 = 3;
+/// A worker's time away is counted anew after this long.
+pub(crate) const BESIDE_WINDOW_US: u64 = 8_000;
 /// A worker checks after this many requests whether it was preempted.
 pub(crate) const BESIDE_ASKS_EVERY: u32 = 256;
+/// How long a worker spins for more work before it leaves. The program's thread is preempted for
+/// 20 to 50 us at a time, for instance by a watchdog's check. Calling the worker again takes as
+/// long.
+pub(crate) const BESIDE_SPIN_US: u64 = 50;
 /// No worker is called for this long after a sign that no CPU is idle, or that a worker has too
 /// little to do: the first pause, and the maximum.
-pub(crate) const BESIDE_PAUSE_US: (u64, u64) = (10_000, 1_000_000);
+pub(crate) const BESIDE_PAUSE_US: (u64, u64) = (1_000, 1_000_000);
+/// A pause that begins this soon after the last one is longer than the last one.
+pub(crate) const BESIDE_SOON_US: u64 = 10_000;
 /// A waiter checks once in this time for completions of a worker beside it.
 pub(crate) const BESIDE_LOOK_US: u64 = 1;
 

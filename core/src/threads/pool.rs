@@ -344,18 +344,9 @@ impl WorkerPool {
 
     /// Spins for work. True if a context was queued.
     fn spin(&self, budget: u64) -> bool {
-        let begin = sys::ticks();
-        loop {
-            if self.queued.load(Ordering::Relaxed) > 0 {
-                self.spin.paid(budget, IDLE_SPIN_US_MAX * ticks_per_us());
-                return true;
-            }
-            if sys::ticks().wrapping_sub(begin) > budget {
-                self.spin.was_in_vain(budget);
-                return false;
-            }
-            std::hint::spin_loop();
-        }
+        let found = sys::spin_until(budget, || self.queued.load(Ordering::Relaxed) > 0);
+        self.spin.learn(budget, found, IDLE_SPIN_US_MAX * ticks_per_us());
+        found
     }
 
     /// Learns from a worker that is woken. If it fell asleep only a moment ago, spinning would have
