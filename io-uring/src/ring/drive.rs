@@ -42,10 +42,12 @@ impl Core {
     }
 
     /// Consumes up to `count` entries of the queue. `thread` is the submitting thread, or 0.
-    /// Returns the number of consumed entries.
+    /// Returns the number of consumed entries. Never inlined: a call that needs only
+    /// [`submit_fast`](Self::submit_fast) would reserve and fill this function's stack frame, too.
     ///
     /// # Errors
     /// `-EEXIST`: another process has requests of this ring in flight.
+    #[inline(never)]
     pub(crate) fn submit(
         self: &Arc<Self>,
         engine: &Instance,
