@@ -85,7 +85,7 @@ impl Descriptor {
     /// Asks the kernel about a descriptor.
     ///
     /// # Errors
-    /// `-EBADF`: the descriptor is not open.
+    /// `-EBADF`: the descriptor is not open, or was opened with `O_PATH`.
     pub fn fresh(fd: i32) -> Result<Self, i32> {
         descriptor::fresh(fd).map(Self)
     }

@@ -43,8 +43,8 @@ impl Mailbox {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Puts a slot here; `alone`: it is the only held one. `Some` if the mailbox was empty: is it
-    /// watched?
+    /// Puts a slot here; `alone`: no other slot is held. Returns whether the mailbox is watched.
+    /// `None`: nothing was put. A slot is here, its number is too large, or the word has changed.
     #[inline]
     pub(crate) fn put(&self, slot: u32, alone: bool) -> Option<bool> {
         let now = self.0.load(Ordering::Relaxed);

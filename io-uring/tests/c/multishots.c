@@ -132,7 +132,7 @@ static void accepts(int flags)
     results("all slots are full", 1);
     request(IORING_OP_ACCEPT, fd, ACCEPT_MORE | 8, 3);
     results("an unknown flag", 1);
-    /* The chain goes on when the whole multishot has ended. */
+    /* The linked NOP has no completion before the whole multishot has ended. */
     request(IORING_OP_ACCEPT, fd, ACCEPT_MORE, 103)->flags |= IOSQE_IO_LINK;
     io_uring_prep_nop(entry(&ring, 0));
     results("in a chain", 0);

@@ -58,8 +58,8 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// affects the completions of later submits, too.
     fn untell(&self) {}
 
-    /// Has the backend taken requests that have not reached the kernel yet? The next call hands
-    /// them over.
+    /// Has the backend taken requests that have not reached the kernel yet? The next `submit` or
+    /// `sleep` hands them over.
     fn keeps_back(&self) -> bool {
         false
     }
