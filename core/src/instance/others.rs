@@ -93,11 +93,10 @@ impl Instance {
                 continue;
             }
             let now = inline.view();
-            if !now.is_stuck_since(seen) {
+            // A holder without queued requests is not stuck: it spins for more.
+            if !now.is_stuck_since(seen) || !inline.has_work_for(help.accepts_hanging) {
                 (seen, since) = (now, sys::ticks());
-            } else if inline.has_work_for(help.accepts_hanging)
-                && sys::ticks().wrapping_sub(since) > STUCK_US * board.ticks_per_us()
-            {
+            } else if sys::ticks().wrapping_sub(since) > STUCK_US * board.ticks_per_us() {
                 inline.steal(board, self.router.waiters.come(), now);
             }
             if !self.lanes.kernel.is_idle() && self.help_kernel(help, taker) {

@@ -246,7 +246,8 @@ impl Instance {
         let mut is_busy = || {
             let now = (sys::ticks(), sys::use_of_this_thread());
             let (Some(last), Some(this)) = (before.1, now.1) else { return false };
-            let preempted = this.preemptions > last.preemptions;
+            // A thread that has slept in a request may have been away for that.
+            let preempted = this.preemptions > last.preemptions && this.sleeps == last.sleeps;
             let all_us = now.0.wrapping_sub(before.0) / rate;
             if all_us > BESIDE_WINDOW_US {
                 before = now;

@@ -13,7 +13,6 @@ use crate::errno;
 use crate::queue::IndexRing;
 use crate::request::{Queued, Route, Started};
 use crate::router::facts::Facts;
-use crate::router::spare::SPARE_CPUS;
 use crate::router::tuning::{BESIDE_SPIN_US, HOLDER_SPIN_US, TIMED_EVERY};
 use crate::router::{self, Call, Router, Situation};
 use crate::sync::lock_counted;
@@ -330,9 +329,14 @@ impl InlineLane {
         taker: &mut DirectCompletions<'_>,
         enough: Enough<'_>,
     ) {
+        let beside = by == Executor::Worker && self.beside.load(Ordering::Relaxed);
+        let [most, earned] = BESIDE_SPIN_US.map(|us| us * board.ticks_per_us());
+        let mut left = most;
         loop {
             let due = self.is_ordered_due(board);
-            if due && self.hold_order(board, router, by, taker, enough) {
+            // What may wait without end is not for a worker that stays: it leaves the baton.
+            let stays_out = || beside && self.hanging.load(Ordering::SeqCst) > 0;
+            if due && (self.hold_order(board, router, by, taker, enough) || stays_out()) {
                 return self.lay_down(board, router, turn);
             }
             let popped = self.pop(board, &turn, taker.is_bounded());
@@ -350,6 +354,7 @@ impl InlineLane {
                 }
                 let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(board, request, by, timed, taker);
+                left = (left + earned).min(most);
                 if by == Executor::Worker && router.waiters.takes_baton() {
                     self.lay_down(board, router, turn);
                     board.wake_waiter();
@@ -365,7 +370,11 @@ impl InlineLane {
                     continue;
                 }
             }
-            if by == Executor::Worker {
+            if beside && !enough(0, taker.taken()) {
+                let begin = sys::ticks();
+                sys::spin_until(left, || self.baton.view().has_work());
+                left = left.saturating_sub(sys::ticks().wrapping_sub(begin));
+            } else if by == Executor::Worker {
                 self.spin_for_work(board, router);
             }
             match self.baton.release(turn) {
@@ -562,9 +571,6 @@ impl InlineLane {
         let stolen = self.baton.steal(view, self.queue.taken());
         if stolen {
             board.count(|stats| &stats.handovers);
-            if self.beside.load(Ordering::Relaxed) {
-                SPARE_CPUS.was_busy(sys::ticks(), board.ticks_per_us());
-            }
         } else {
             self.one_loser_less(board, waiters_come);
         }
@@ -590,16 +596,14 @@ impl InlineLane {
         }
     }
 
-    /// Spins briefly for more requests. Beside the program the time is fixed. Otherwise it is
-    /// learned, and a waiter that is expected makes it 0. Never spins on a single CPU.
+    /// Spins briefly for more requests, if that has paid lately and no waiter is expected. Does not
+    /// spin on a single CPU.
     fn spin_for_work(&self, board: &Board, router: &Router) {
-        let (rate, learned) = (board.ticks_per_us(), &router.holder_spin);
-        let spin = |ticks| sys::spin_until(ticks, || self.baton.view().has_work());
-        if self.beside.load(Ordering::Relaxed) {
-            spin(BESIDE_SPIN_US * rate);
-        } else if learned.budget() > 0 && !router.waiters.come() {
-            let budget = learned.budget();
-            learned.learn(budget, spin(budget), HOLDER_SPIN_US.1 * rate);
+        let learned = &router.holder_spin;
+        let budget = learned.budget();
+        if budget > 0 && !router.waiters.come() {
+            let found = sys::spin_until(budget, || self.baton.view().has_work());
+            learned.learn(budget, found, HOLDER_SPIN_US.1 * board.ticks_per_us());
         }
     }
 

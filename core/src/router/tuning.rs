@@ -122,7 +122,7 @@ pub(crate) const IDLE_SPIN_US_MAX: u64 = 40;
 /// How long a worker spins for more work before it gives the baton back. The first value is the
 /// least time after a worker had to be called, and the second is the maximum. A spin without work
 /// halves the time, down to 0. A waiter waits as long as the second value for completions of a
-/// worker beside it, before it sleeps.
+/// worker beside it, before it sleeps. Such a worker waits as long for the baton.
 pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 
 // Transfers by the submitter.
@@ -174,10 +174,11 @@ pub(crate) const BESIDE_AWAY_PART: u64 = 3;
 pub(crate) const BESIDE_WINDOW_US: u64 = 8_000;
 /// A worker checks after this many requests whether it was preempted.
 pub(crate) const BESIDE_ASKS_EVERY: u32 = 256;
-/// How long a worker spins for more work before it leaves. The program's thread is preempted for
-/// 20 to 50 us at a time, for instance by a watchdog's check. Calling the worker again takes as
-/// long.
-pub(crate) const BESIDE_SPIN_US: u64 = 50;
+/// How long a worker spins for more work before it leaves: at most, and for each request that it
+/// has executed. The program's thread is preempted for 20 to 50 us at a time, for instance by a
+/// watchdog's check. Calling the worker again takes as long. A worker that spins for most of the
+/// time is not worth its CPU.
+pub(crate) const BESIDE_SPIN_US: [u64; 2] = [50, 2];
 /// No worker is called for this long after a sign that no CPU is idle, or that a worker has too
 /// little to do: the first pause, and the maximum.
 pub(crate) const BESIDE_PAUSE_US: (u64, u64) = (1_000, 1_000_000);
