@@ -152,3 +152,28 @@ fn an_append_that_a_thread_with_a_deadline_leaves_to_others_keeps_its_order() {
     assert_eq!(reused.content(), b"one two three four ");
     instance.close();
 }
+
+#[test]
+fn a_worker_beside_the_program_leaves_for_requests_that_may_wait_without_end() {
+    let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+    instance.leave_alone();
+    let [log, plain] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+    let append = std::fs::File::options().append(true).open(log.path()).unwrap();
+    let (append, fd) = (append.as_raw_fd(), plain.as_file().as_raw_fd());
+    let flags = libc::O_WRONLY | libc::O_APPEND;
+    Facts::forget(&(append..=append));
+    let local = Some(false);
+    Facts::note(append, &Said { flags, seekable: true, device: false, socket: false, local });
+    Facts::forget(&(fd..=fd));
+    submit_writes(&instance, append, &[b"one "]);
+    submit_writes(&instance, fd, &[b"later"]);
+    let lane = &instance.lanes().inline;
+    assert_eq!(lane.hanging.load(Ordering::SeqCst), 1, "the server may hold the append up");
+    let turn = lane.take_baton().unwrap();
+    lane.hold_beside(instance.board(), instance.router(), turn, &mut |_, _| false);
+    assert!(!lane.queue.is_empty(), "the worker has stayed");
+    assert!(lane.take_baton().is_some_and(|turn| lane.baton.leave(turn)), "it has the baton");
+    assert_eq!(wait_and_reap(&instance, 2, None), 2);
+    assert_eq!(std::fs::read(log.path()).unwrap(), b"one ");
+    instance.close();
+}
