@@ -240,7 +240,7 @@ impl Instance {
     fn hold_beside(&self, seat: Seat<'_>) {
         let Self { board, lanes, router, .. } = self;
         let (begin, rate, taken) = (sys::ticks(), board.ticks_per_us(), lanes.inline.taken());
-        let late = seat.is_late(begin, rate);
+        let in_the_way = seat.is_in_the_way(begin, sys::cpu(), rate);
         let mut before = (begin, sys::use_of_this_thread());
         // Does the worker lose its CPU to other threads?
         let mut is_busy = || {
@@ -254,8 +254,8 @@ impl Instance {
             }
             preempted && router::spare::was_away(all_us, this.cpu_us - last.cpu_us)
         };
-        let mut busy = late;
-        if !late && let Some(turn) = self.take_baton_within(HOLDER_SPIN_US.1 * rate) {
+        let mut busy = in_the_way;
+        if !in_the_way && let Some(turn) = self.take_baton_within(HOLDER_SPIN_US.1 * rate) {
             let mut executed = 0u32;
             lanes.inline.hold_beside(board, router, turn, &mut |_, _| {
                 executed = executed.wrapping_add(1);

@@ -499,7 +499,10 @@ impl Instance {
         let inline = &self.lanes.inline;
         let held = inline.announce(&self.board, waiters_come);
         let beside = waiters_come && !held && self.router.beside.is_possible();
-        if beside && inline.queued() >= BESIDE_QUEUED && self.router.beside.is_due(sys::ticks()) {
+        if beside
+            && inline.queued() >= BESIDE_QUEUED
+            && self.router.beside.is_due(sys::ticks(), sys::cpu)
+        {
             self.board.count(|stats| &stats.calls_beside);
             errno::kept(|| self.call(Call::Holder));
         }

@@ -1,8 +1,7 @@
 //! May a worker execute queued requests beside the program's own thread? Yes, while a CPU is idle
 //! and the worker has enough to do. The answer uses facts that are known anyway. How soon did a
-//! called worker come? Was it preempted? Did it lose the baton, the right to execute the queued
-//! requests? How much did it execute? There are no trials: each bad sign begins a pause, and
-//! successive pauses grow.
+//! called worker come, and on whose CPU? Was it preempted? How much did it execute? There are no
+//! trials: each bad sign begins a pause, and successive pauses grow.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -97,6 +96,8 @@ pub(crate) struct Beside {
     at_most: usize,
     /// The time in ticks at which a worker was called that has not come yet; else 0.
     called: AtomicU64,
+    /// The CPU of the thread that called.
+    caller: AtomicUsize,
     /// The pause after a worker had too little to do.
     idle: Pause,
 }
@@ -108,7 +109,8 @@ impl Beside {
     }
 
     fn of(cpus: &'static SpareCpus, at_most: usize) -> Self {
-        Self { cpus, at_most, called: AtomicU64::new(0), idle: Pause::new() }
+        let (called, caller) = (AtomicU64::new(0), AtomicUsize::new(0));
+        Self { cpus, at_most, called, caller, idle: Pause::new() }
     }
 
     /// Is a worker ever called?
@@ -117,8 +119,9 @@ impl Beside {
         self.at_most > 0
     }
 
-    /// Should a worker be called now? The caller calls it, and the worker [comes](Self::comes).
-    pub(crate) fn is_due(&self, now: u64) -> bool {
+    /// Should a worker be called now? The caller, on `cpu`, calls it, and the worker
+    /// [comes](Self::comes).
+    pub(crate) fn is_due(&self, now: u64, cpu: impl Fn() -> usize) -> bool {
         let pauses = !self.idle.is_over(now) || !self.cpus.busy.is_over(now);
         if self.called.load(Ordering::Relaxed) != 0 || pauses {
             return false;
@@ -126,7 +129,9 @@ impl Beside {
         let all = &self.cpus.beside;
         let is_due = all.fetch_add(1, Ordering::Relaxed) < self.at_most
             && self.called.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if !is_due {
+        if is_due {
+            self.caller.store(cpu(), Ordering::Relaxed);
+        } else {
             all.fetch_sub(1, Ordering::Relaxed);
         }
         is_due
@@ -166,7 +171,7 @@ pub(crate) struct Seat<'a> {
 /// The reason why a worker beside the program left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The worker came late, or was preempted.
+    /// The worker came late, was preempted, or had the CPU of the thread that called it.
     Busy,
     /// The worker executed too few requests.
     Idle,
@@ -175,9 +180,11 @@ pub(crate) enum Left {
 }
 
 impl Seat<'_> {
-    /// Did the worker take too long to come?
-    pub(crate) fn is_late(&self, now: u64, ticks_per_us: u64) -> bool {
+    /// Has the worker, which came on `cpu`, found no idle CPU? It took too long to come, or it runs
+    /// in place of the thread that called it.
+    pub(crate) fn is_in_the_way(&self, now: u64, cpu: usize, ticks_per_us: u64) -> bool {
         now.saturating_sub(self.called) > BESIDE_LATE_US * ticks_per_us
+            || cpu == self.beside.caller.load(Ordering::Relaxed)
     }
 
     /// The worker leaves. Its CPU was `busy`, or it `executed` this many requests.
@@ -247,13 +254,13 @@ mod tests {
         static CPUS: SpareCpus = SpareCpus::new();
         let (beside, now) = (Beside::of(&CPUS, 1), 1_000_000_000);
         assert!(beside.comes().is_none(), "none was called");
-        assert!(beside.is_due(now) && !beside.is_due(now), "it is on its way");
+        assert!(beside.is_due(now, || 0) && !beside.is_due(now, || 0), "it is on its way");
         assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
-        assert!(beside.is_due(now));
+        assert!(beside.is_due(now, || 0));
         assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS - 1, now, 1), Left::Idle);
-        assert!(!beside.is_due(now) && beside.is_due(now + BESIDE_PAUSE_US.0));
-        assert!(!Beside::of(&CPUS, 1).is_due(now), "another context has the CPU");
-        assert!(!Beside::of(&CPUS, 0).is_due(now), "forbidden");
+        assert!(!beside.is_due(now, || 0) && beside.is_due(now + BESIDE_PAUSE_US.0, || 0));
+        assert!(!Beside::of(&CPUS, 1).is_due(now, || 0), "another context has the CPU");
+        assert!(!Beside::of(&CPUS, 0).is_due(now, || 0), "forbidden");
     }
 
     #[test]
@@ -261,18 +268,20 @@ mod tests {
         static CPUS: SpareCpus = SpareCpus::new();
         let contexts = [(); 2].map(|()| Beside::of(&CPUS, 2));
         let mut now = 1_000_000_000;
-        assert!(contexts[0].is_due(now));
+        assert!(contexts[0].is_due(now, || 0));
         let seat = contexts[0].comes().unwrap();
         assert!(
-            !seat.is_late(now + BESIDE_LATE_US, 1) && seat.is_late(now + BESIDE_LATE_US + 1, 1)
+            !seat.is_in_the_way(now + BESIDE_LATE_US, 1, 1)
+                && seat.is_in_the_way(now + BESIDE_LATE_US + 1, 1, 1)
+                && seat.is_in_the_way(now, 0, 1)
         );
         assert_eq!(seat.ends(true, 0, now, 1), Left::Busy);
-        assert!(contexts.iter().all(|beside| !beside.is_due(now)));
+        assert!(contexts.iter().all(|beside| !beside.is_due(now, || 0)));
         now += BESIDE_PAUSE_US.0;
-        assert!(contexts[1].is_due(now));
+        assert!(contexts[1].is_due(now, || 0));
         CPUS.was_busy(now, 1);
         assert_eq!(contexts[1].comes().unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
-        assert!(contexts.iter().all(|beside| !beside.is_due(now + BESIDE_PAUSE_US.0)));
-        assert!(contexts.iter().all(|beside| beside.is_due(now + 2 * BESIDE_PAUSE_US.0)));
+        assert!(contexts.iter().all(|beside| !beside.is_due(now + BESIDE_PAUSE_US.0, || 0)));
+        assert!(contexts.iter().all(|beside| beside.is_due(now + 2 * BESIDE_PAUSE_US.0, || 0)));
     }
 }
