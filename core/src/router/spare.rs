@@ -26,7 +26,7 @@ impl Pause {
     }
 
     /// Begins a pause, unless one is under way. It is twice as long as the last one, if the last
-    /// ended less than its own length ago, or a moment ago.
+    /// ended less than its own length ago, or less than `BESIDE_SOON_US` ago.
     fn begin(&self, now: u64, ticks_per_us: u64) {
         // Loaded once: another thread may begin a pause meanwhile.
         let until = self.until.load(Ordering::Relaxed);
