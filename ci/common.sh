@@ -72,15 +72,21 @@ rate_and_time() {
         'BEGIN { printf "%s %.1f\n", rate, ticks * 1e6 / hz / (rate * seconds) }'
 }
 
+# A function of awk's language, median(VALUES, COUNT): returns the median of VALUES[1] to
+# VALUES[COUNT], and sorts them. So the first value is the least, and the last the greatest.
+awk_median='
+    function median(values, count,    i, j, hold) {
+        for (i = 2; i <= count; i++)
+            for (j = i; j > 1 && values[j - 1] > values[j]; j--) {
+                hold = values[j]; values[j] = values[j - 1]; values[j - 1] = hold
+            }
+        return (values[int((count + 1) / 2)] + values[int((count + 2) / 2)]) / 2
+    }'
+
 # Prints medians, and the ratio with its range: print_ratio NATIVE OURS. NATIVE and OURS are files
 # with a line of rate_and_time for each round.
 print_ratio() {
-    paste -d ' ' -- "$1" "$2" | awk '
-        function median(of, n, i, j, swap) {
-            for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++)
-                if (of[j] < of[i]) { swap = of[i]; of[i] = of[j]; of[j] = swap }
-            return n % 2 ? of[(n + 1) / 2] : (of[n / 2] + of[n / 2 + 1]) / 2
-        }
+    paste -d ' ' -- "$1" "$2" | awk "$awk_median"'
         { a[NR] = $1; p[NR] = $2; b[NR] = $3; q[NR] = $4; r[NR] = $3 / $1 }
         END {
             middle = median(r, NR)

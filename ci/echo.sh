@@ -38,14 +38,7 @@ print_cell() {
             server="${sides[(at + round) % 3]}"
             printf '%s %s\n' "$server" "$(side "$server" "$@")"
         done
-    done | awk -v what="$1 $2 x $3" '
-        function median(values, count,    i, j, hold) {
-            for (i = 2; i <= count; i++)
-                for (j = i; j > 1 && values[j - 1] > values[j]; j--) {
-                    hold = values[j]; values[j] = values[j - 1]; values[j - 1] = hold
-                }
-            return (values[int((count + 1) / 2)] + values[int((count + 2) / 2)]) / 2
-        }
+    done | awk -v what="$1 $2 x $3" "$awk_median"'
         function line(side,    i, own, cpus) {
             for (i = 1; i <= n[side]; i++) { own[i] = rate[side, i]; cpus[i] = cpu[side, i] }
             return sprintf(" %9.0f %6.2f", median(own, n[side]), median(cpus, n[side]))

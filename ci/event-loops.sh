@@ -48,17 +48,7 @@ print_cell() {
             side="${sides[(at + round) % 4]}"
             printf '%s %s\n' "$side" "$(side "$side" "$@")"
         done
-    done | awk -v what="$2 $1 $3, depth $4" '
-        function sort(values, count,    i, j, hold) {
-            for (i = 2; i <= count; i++)
-                for (j = i; j > 1 && values[j - 1] > values[j]; j--) {
-                    hold = values[j]; values[j] = values[j - 1]; values[j - 1] = hold
-                }
-        }
-        function median(values, count) {
-            sort(values, count)
-            return (values[int((count + 1) / 2)] + values[int((count + 2) / 2)]) / 2
-        }
+    done | awk -v what="$2 $1 $3, depth $4" "$awk_median"'
         function line(side,    i, own, cpus) {
             for (i = 1; i <= n[side]; i++) { own[i] = rate[side, i]; cpus[i] = cpu[side, i] }
             return sprintf(" %8.0f %5.1f", median(own, n[side]), median(cpus, n[side]))

@@ -53,16 +53,7 @@ print_cell() {
         fi
         printf '%s %s\n' "$first" "$second" >>"$pairs"
     done
-    awk -v what="$case" -v depth="$depth" -v bar="$bar" '
-        function median(values, count,    i, j, hold) {
-            for (i = 2; i <= count; i++)
-                for (j = i; j > 1 && values[j - 1] > values[j]; j--) {
-                    hold = values[j]; values[j] = values[j - 1]; values[j - 1] = hold
-                }
-            if (count % 2)
-                return values[(count + 1) / 2]
-            return (values[count / 2] + values[count / 2 + 1]) / 2
-        }
+    awk -v what="$case" -v depth="$depth" -v bar="$bar" "$awk_median"'
         { n++; theirs[n] = $1; their_cpu[n] = $2; ours[n] = $3; our_cpu[n] = $4
           ratio[n] = $3 / $1 }
         END {
