@@ -191,6 +191,13 @@ fn classify(fd: RawFd) {
     facts::classify(fd, local);
 }
 
+/// The file type bits of `st_mode`, if the file system is known to be a local one. The descriptor
+/// may have been opened with `O_PATH`. The file system is not asked.
+pub(crate) fn kind_if_local(fd: RawFd) -> Option<u32> {
+    let stat = sys::stat(fd).ok()?;
+    (facts::is_local_mount(stat.mount) == Some(true)).then_some(stat.kind)
+}
+
 /// May poll(2) of this descriptor wait, because it asks a file server? Uses what is remembered.
 /// Files that are not on local file systems cost one system call more.
 #[inline]

@@ -87,6 +87,8 @@ mod lane;
 #[cfg(not(loom))]
 mod own;
 #[cfg(not(loom))]
+mod paths;
+#[cfg(not(loom))]
 mod place;
 #[cfg(not(loom))]
 mod placed;

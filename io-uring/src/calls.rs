@@ -2,8 +2,10 @@
 //! system call, with copies of everything that it borrows.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
+
+use uringlet::front;
 
 use crate::files::move_aside;
 use crate::sockets::Socket;
@@ -163,10 +165,40 @@ impl Call {
         matches!(self, Self::Socket { socket, .. } if socket.tells_more())
     }
 
+    pub(crate) fn is_close(&self) -> bool {
+        matches!(self, Self::Close { .. })
+    }
+
+    /// The open that this call makes: the folder, the path, and the `struct open_how`.
+    fn as_open(&self) -> Option<(i32, &CStr, [u64; 3])> {
+        match self {
+            // The mode is only for files that are created.
+            Self::Open { dir, path, flags, .. } => Some((*dir, path, [(*flags).into(), 0, 0])),
+            Self::Open2 { dir, path, how } => Some((*dir, path, *how)),
+            Self::OpenAside(open) => open.as_open(),
+            _ => None,
+        }
+    }
+
+    /// Is this an open that the submitter tries with [`open_at_once`](Self::open_at_once)?
+    pub(crate) fn is_tried_open(&self) -> bool {
+        self.as_open().is_some_and(|(_, _, how)| front::is_open_tried(&how))
+    }
+
+    /// Makes the open, if it does not wait and succeeds.
+    pub(crate) fn open_at_once(&self) -> Option<i32> {
+        let (dir, path, how) = self.as_open()?;
+        let fd = front::open_at_once(dir, path, &how)?;
+        Some(if matches!(self, Self::OpenAside(_)) { move_aside(fd) } else { fd })
+    }
+
     pub(crate) fn run(&self) -> i32 {
         loop {
             let result = self.run_once();
-            if result != -libc::EINTR || matches!(self, Self::Close { .. }) {
+            if result != -libc::EINTR || self.is_close() {
+                if self.is_tried_open() {
+                    front::open_was_made(result);
+                }
                 return result;
             }
         }

@@ -2,6 +2,7 @@
 //! The interface is not stable.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -41,7 +42,7 @@ use crate::descriptor::{self, InTurn};
 use crate::router::facts::{Facts, FileKind, Fresh};
 use crate::router::tuning::SLICE_NS;
 use crate::sqe::Sqe;
-use crate::{eventfd, exec, own, process, sys, threads};
+use crate::{eventfd, exec, own, paths, process, sys, threads};
 
 /// What is remembered of a descriptor number, which may stand for another file now: hints. Hints
 /// are enough to accept a usual request, because the call that executes the request reports any
@@ -115,6 +116,23 @@ impl Descriptor {
 /// remembered, without a system call.
 pub fn is_inline(fd: i32, write: bool) -> bool {
     Facts::noted(fd).is_some_and(|facts| facts.is_inline(write))
+}
+
+/// Is an open with this `struct open_how` (openat2(2)) one that [`open_at_once`] tries?
+pub fn is_open_tried(how: &[u64; 3]) -> bool {
+    paths::is_open_tried(how)
+}
+
+/// Opens a regular file or a folder of a local file system, if the kernel knows the path without
+/// asking a device or a server. `None`: the open may wait, or has an error, or makes a file.
+pub fn open_at_once(dir: i32, path: &CStr, how: &[u64; 3]) -> Option<i32> {
+    paths::open(dir, path, how)
+}
+
+/// A worker has made an open that [`open_at_once`] tries. Learns whether its file system is a local
+/// one.
+pub fn open_was_made(fd: i32) {
+    paths::was_opened(fd);
 }
 
 /// May poll(2) of this descriptor wait, because it asks a file server that may not answer? Uses

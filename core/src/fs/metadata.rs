@@ -14,6 +14,7 @@ use super::driver::Fs;
 use super::handle::{File, outcome};
 use super::op::Steps;
 use super::wakers::Flights;
+use crate::paths;
 use crate::sqe::Sqe;
 use crate::sys;
 
@@ -280,7 +281,12 @@ unsafe impl Steps for Stat {
     }
 
     fn attempt(&mut self) -> Option<i32> {
-        self.is_known.then_some(0)
+        if self.is_known {
+            return Some(0);
+        }
+        let fd = self.file.as_ref().filter(|_| self.path.is_empty())?.number();
+        // SAFETY: the operation has a struct statx.
+        unsafe { paths::stat(fd, self.flags, MASK, self.found.place() as u64) }
     }
 
     fn request(&self) -> Sqe {

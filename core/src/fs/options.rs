@@ -14,6 +14,7 @@ use super::op::{Op, Steps};
 use super::wakers::Flights;
 use super::whole::open_now;
 use super::worker::{Behind, call};
+use crate::paths;
 use crate::sqe::Sqe;
 
 /// Whether reads and writes bypass the page cache (`O_DIRECT`, open(2)).
@@ -166,6 +167,13 @@ pub struct Open {
     opened: Opened,
 }
 
+impl Open {
+    /// The `struct open_how` of an open that makes no file.
+    fn how(&self) -> [u64; 3] {
+        [self.flags.get() as u64, 0, 0]
+    }
+}
+
 /// The function that the worker calls.
 ///
 /// # Safety
@@ -176,7 +184,11 @@ unsafe extern "C" fn open(operation: u64) -> i32 {
     // SAFETY: set by `pin`; the caller is the worker.
     let header = unsafe { operation.header.get() };
     let at = operation.dir.as_ref().map_or(HERE, File::number);
-    open_now(header, at, &operation.path, operation.flags.get(), operation.mode)
+    let result = open_now(header, at, &operation.path, operation.flags.get(), operation.mode);
+    if paths::is_open_tried(&operation.how()) {
+        paths::was_opened(result);
+    }
+    result
 }
 
 // SAFETY: the request has the address of the operation alone, which owns the path.
@@ -189,6 +201,13 @@ unsafe impl Steps for Open {
 
     fn flights(&self) -> Option<&Arc<Flights>> {
         self.dir.as_ref().map(File::flights)
+    }
+
+    fn attempt(&mut self) -> Option<i32> {
+        let at = self.dir.as_ref().map_or(HERE, File::number);
+        let fd = paths::open(at, &self.path, &self.how())?;
+        self.opened.adopt(fd);
+        Some(fd)
     }
 
     fn pin(&self, header: &Header) {

@@ -1,5 +1,5 @@
 //! Operations on whole files, by name. A small file needs one operation of a worker, which makes
-//! all the calls.
+//! all the calls; or none, if it is read, and the kernel has it in memory.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -22,6 +22,7 @@ use super::replace::replace_now;
 use super::transfer::{Direction, Out, Span};
 use super::wakers::Flights;
 use super::worker::{Behind, call, uninterrupted};
+use crate::paths;
 use crate::sqe::Sqe;
 use crate::sys::{self, MAX_RW_COUNT};
 
@@ -68,7 +69,8 @@ impl Contents for String {
 }
 
 /// Reads a whole file. A file of at most 256 KiB is opened, read and closed by one thread of the
-/// engine, in one go.
+/// engine, in one go. The first poll does that itself, if the file is at most as long as reads that
+/// are tried, and the kernel has it in memory.
 ///
 /// # Errors
 /// As open(2) and read(2). `ENOMEM`: there is no memory for the content. `EINVAL`: there is a NUL
@@ -224,6 +226,32 @@ impl<T> ReadFile<T> {
         }
     }
 
+    /// Reads the file, if the kernel has its path and all of it in memory, and it is as small as
+    /// reads that are tried (`inline_max`).
+    fn read_at_once(&mut self, inline_max: usize) -> Option<()> {
+        let opened = Opened::default();
+        opened.adopt(paths::open(at(&self.dir), &self.path, &[READ as u64, 0, 0])?);
+        let fd = opened.number();
+        let found = self.found.look(fd, c"", libc::AT_EMPTY_PATH).ok()?;
+        let length = usize::try_from(found.len()).ok()?;
+        if !found.is_file() || !(1..=inline_max).contains(&length) {
+            return None;
+        }
+        let mut data = Data::default();
+        data.reserve_for(found).ok()?;
+        let (address, asked) = data.spare();
+        let iov = [libc::iovec { iov_base: address.cast(), iov_len: asked }];
+        // SAFETY: one vector, of free room.
+        let read = unsafe { sys::preadv2(fd, iov.as_ptr(), 1, 0, libc::RWF_NOWAIT as u32) };
+        if usize::try_from(read).ok()? != length {
+            return None;
+        }
+        // SAFETY: the kernel has written them.
+        let is_whole = unsafe { data.add(length, asked, true) };
+        *self.data.get_mut() = data;
+        is_whole.ok().filter(|&is_whole| is_whole).map(|_| ())
+    }
+
     /// Opens the file, and reads it if it is small. True: it was read completely.
     fn begin(&self) -> io::Result<bool> {
         // SAFETY: set by `pin`; the caller is the worker.
@@ -262,6 +290,11 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
 
     fn flights(&self) -> Option<&Arc<Flights>> {
         self.dir.as_ref().map(File::flights)
+    }
+
+    fn attempt(&mut self) -> Option<i32> {
+        let inline_max = self.home().get()?.inline_max();
+        self.read_at_once(inline_max).map(|()| 0)
     }
 
     fn pin(&self, header: &Header) {

@@ -1,5 +1,6 @@
 //! Files: transfers, facts about an open file, and new descriptors.
 
+use std::ffi::CStr;
 use std::os::fd::RawFd;
 
 use super::Ret;
@@ -103,6 +104,12 @@ pub(crate) fn fadvise(fd: RawFd, offset: u64, len: u64, advice: u32) -> Ret {
     unsafe { call!(fadvise64, fd, offset, len, advice) }
 }
 
+/// `how`: a `struct open_how`.
+pub(crate) fn openat2(dir: RawFd, path: &CStr, how: &[u64; 3]) -> Ret {
+    // SAFETY: a path that ends in NUL, and a struct open_how.
+    unsafe { call!(openat2, dir, path.as_ptr(), how.as_ptr(), size_of_val(how)) }
+}
+
 pub(crate) fn close(fd: RawFd) -> Ret {
     // SAFETY: closing is what the caller asked for; descriptors are plain numbers here.
     unsafe { call!(close, fd) }
@@ -129,6 +136,12 @@ pub(crate) fn blocking_lock(fd: RawFd, lock: &mut libc::flock) -> Ret {
 pub(crate) fn status_flags(fd: RawFd) -> Ret {
     // SAFETY: no memory is passed.
     unsafe { call!(fcntl, fd, libc::F_GETFL, 0) }
+}
+
+/// fcntl(F_SETFL).
+pub(crate) fn set_status_flags(fd: RawFd, flags: i32) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fcntl, fd, libc::F_SETFL, flags) }
 }
 
 /// What the kernel has in memory about an open file.
@@ -218,6 +231,12 @@ fn file_system(fd: RawFd) -> Option<u32> {
     // SAFETY: `found` is as large as the call writes.
     let told = unsafe { call!(fstatfs, fd, &raw mut found) } == 0;
     told.then_some(found.f_type as u32)
+}
+
+/// Does an open for writing copy the file first, as overlayfs does with files of a lower layer?
+/// Also true if the kernel does not tell. The file is on a local file system.
+pub(crate) fn copies_at_open(fd: RawFd) -> bool {
+    file_system(fd).is_none_or(|kind| kind == libc::OVERLAYFS_SUPER_MAGIC as u32)
 }
 
 /// Is the file on a local file system, on a device or in memory, which no server can hold up? The

@@ -11,12 +11,16 @@ pub(super) type Made = Result<Call, i32>;
 pub(super) const OPEN_HOW: u32 = 24;
 
 pub(super) fn open(fields: &Fields) -> Made {
+    let is_first = fields.opcode() == op::OPENAT;
+    let how: [u64; 3] = if is_first { [0; 3] } else { user::read(fields.off() as usize)? };
     let (dir, path) = (fields.fd(), user::path(fields.addr())?);
-    let (open, flags) = if fields.opcode() == op::OPENAT {
+    if path.is_empty() {
+        return Err(-libc::ENOENT);
+    }
+    let (open, flags) = if is_first {
         let flags = fields.op_flags();
         (Call::Open { dir, path, flags, mode: fields.len() }, flags.into())
     } else {
-        let how: [u64; 3] = user::read(fields.off() as usize)?;
         (Call::Open2 { dir, path, how }, how[0])
     };
     match fields.slot() {

@@ -154,8 +154,7 @@ impl Locked<'_> {
             self.request(key as u32).canceled_by = by;
         }
         if !link {
-            self.request(by as u32).asks = true;
-            self.asking += 1;
+            self.begin_asking(by as u32);
         }
         let job = CancelJob { keys, done, all, by, is_link_timeout: link };
         self.tasks.push(Task::Cancel(job));

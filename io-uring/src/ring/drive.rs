@@ -55,6 +55,7 @@ impl Core {
         thread: u32,
     ) -> Result<u32, i32> {
         let (mut gone, mut all) = (0, 0);
+        let mut patience = Patience::default();
         for _ in 0..SUBMIT_TRIES {
             let head = self.memory.page().sq_head.load(Ordering::Acquire);
             let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
@@ -63,7 +64,9 @@ impl Core {
             let count = count - all;
             let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
             loop {
+                let before = batch.consumed;
                 let mut locked = self.lock();
+                let is_inside = locked.asks_here();
                 let submitted = locked.submit(count, thread, &mut batch, gone);
                 if !locked.tries.is_empty() {
                     locked = self.try_all(engine, locked);
@@ -71,6 +74,13 @@ impl Core {
                 self.after_submit(engine, locked.give_back());
                 match submitted {
                     Submitted::All => return Ok(all + batch.consumed),
+                    // This thread has interrupted itself in a call that later entries wait for.
+                    Submitted::Pauses if is_inside => {
+                        let consumed = all + batch.consumed;
+                        return if consumed > 0 { Ok(consumed) } else { Err(-libc::EAGAIN) };
+                    }
+                    // Another thread makes such a call.
+                    Submitted::Pauses if batch.consumed == before => patience.wait(),
                     Submitted::Pauses => {}
                     Submitted::Overtaken => {
                         // That thread may have taken entries that this one has counted in.
@@ -265,12 +275,23 @@ impl Core {
             Task::Cancel(job) => return Some(Mail::Ended(job.by, self.ask_to_cancel(&job))),
             Task::Call(key, call) => {
                 // A close would wait for the tries, which this thread has still to make.
-                let call = if left.iter().any(is_try) {
-                    self.with(|locked| locked.hand_over_close(key, call))?
+                let waits = call.is_close() && left.iter().any(is_try);
+                let call = if waits {
+                    self.with(|locked| locked.hand_over_call(key, call))?
                 } else {
                     call
                 };
                 return Some(Mail::Ended(key, call.run()));
+            }
+            Task::Open(key, call) => {
+                let result = match call.open_at_once() {
+                    Some(result) => result,
+                    None => {
+                        self.with(|locked| locked.hand_over_call(key, call))?;
+                        -libc::ECANCELED
+                    }
+                };
+                return Some(Mail::Ended(key, result));
             }
             Task::Try(..) | Task::Send(_) => {}
         }
@@ -522,7 +543,7 @@ impl Core {
     }
 }
 
-/// The engine's receiver of completions.
+/// Receives the engine's completions.
 #[derive(Debug)]
 struct Deliver(Arc<Core>);
 

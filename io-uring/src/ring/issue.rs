@@ -142,55 +142,57 @@ impl Locked<'_> {
         if matches!(request.call.as_deref(), Some(Call::Socket { .. })) {
             return self.issue_socket(at);
         }
-        if self.closes_here(at) {
+        if self.is_made_here(at) {
             return None;
         }
         let sqe = self.request(at).call_sqe();
         self.hand_over(at, sqe)
     }
 
-    /// Is this a close that does not wait? Then the submitting thread makes it, as in the kernel,
-    /// after the requests before it have gone to the engine.
-    fn closes_here(&mut self, at: u32) -> bool {
+    /// Is this a close that does not wait, or an open that may not wait? Then the submitting thread
+    /// makes it, as the kernel does, after the requests before it have gone to the engine. Later
+    /// entries of the batch are taken afterwards.
+    fn is_made_here(&mut self, at: u32) -> bool {
         let (submits, key) = (self.state.submits, self.key(at));
-        let request = self.request(at);
-        let Some(&Call::Close { fd }) = request.call.as_deref() else { return false };
-        let is_tried = submits && request.flags & iosqe::ASYNC == 0;
-        let is_needed = |locked: &mut Self| {
-            let waits = |one: u32| {
-                let stage = locked.requests[one as usize].stage;
-                matches!(stage, Stage::Poll(_) | Stage::Behind)
-            };
-            // Requests that wait for an event get duplicates of the descriptor.
-            let others = locked.by_number.all(fd as u64).any(|one| one != at && !waits(one));
-            others || locked.core().registry.is_needed(fd)
-        };
-        if !is_tried || is_needed(self) || !closes_at_once(fd) {
+        let request = &self.requests[at as usize];
+        if !submits || request.flags & iosqe::ASYNC != 0 {
             return false;
         }
+        let task = match request.call.as_deref() {
+            Some(&Call::Close { fd }) if self.is_closed_here(at, fd) => Task::Call,
+            Some(call) if call.is_tried_open() => Task::Open,
+            _ => return false,
+        };
         let request = self.request(at);
-        // Later entries of the batch find the number closed.
-        request.asks = true;
         if let Some(call) = request.call.take() {
             request.stage = Stage::Here;
-            self.tasks.push(Task::Call(key, call));
+            self.tasks.push(task(key, call));
         }
-        self.asking += 1;
+        self.begin_asking(at);
         true
     }
 
-    /// Hands a close that its submitter was to make to the engine. Returns the call if it is no
-    /// close, or its ring is being closed.
-    pub(super) fn hand_over_close(&mut self, key: u64, call: Box<Call>) -> Option<Box<Call>> {
+    /// May the submitting thread close this descriptor, for the request at `at`?
+    fn is_closed_here(&self, at: u32, fd: i32) -> bool {
+        // Requests that wait for an event get duplicates of the descriptor.
+        let waits =
+            |one: u32| matches!(self.requests[one as usize].stage, Stage::Poll(_) | Stage::Behind);
+        let others = self.by_number.all(fd as u64).any(|one| one != at && !waits(one));
+        !others && !self.core().registry.is_needed(fd) && closes_at_once(fd)
+    }
+
+    /// Hands a call that its submitter was to make to the engine. Returns the call if its ring is
+    /// being closed.
+    pub(super) fn hand_over_call(&mut self, key: u64, call: Box<Call>) -> Option<Box<Call>> {
         let is_over = self.core().closing.load(Ordering::Relaxed);
-        let at = self.find(key).filter(|_| !is_over && matches!(*call, Call::Close { .. }));
-        let Some(at) = at else { return Some(call) };
+        let Some(at) = self.find(key).filter(|_| !is_over) else { return Some(call) };
         let request = self.request(at);
         request.call = Some(call);
         let (sqe, asked) = (request.call_sqe(), std::mem::take(&mut request.asks));
         self.asking -= u32::from(asked);
         self.hand_over(at, sqe);
         self.make_ready(at);
+        self.begin_link_timeout(at);
         None
     }
 

@@ -22,8 +22,8 @@ use crate::inbox::Inbox;
 use crate::memory::{Current, Memory, Word};
 use crate::prepare::Plan;
 use crate::restrict::Restrictions;
-use crate::shared;
 use crate::tuning::SMALL_VECTOR;
+use crate::{shared, sys};
 
 thread_local! {
     /// The ring that each kind of [`Mark`] names in this thread, or null.
@@ -103,8 +103,11 @@ pub(crate) struct State {
     pub(super) more_follow: bool,
     /// A batch is not finished: the consequences of its entries wait.
     pub(super) is_in_batch: bool,
-    /// The number of cancels that ask the engine: nothing is started before they are answered.
+    /// The number of cancels, closes and opens that a thread is making: nothing is started before
+    /// they have ended.
     pub(super) asking: u32,
+    /// The thread (gettid(2)) that has made `asking` more than 0.
+    asker: i32,
     /// The number of requests that the engine has, for each kind of [`Overtaken`].
     pub(super) in_front: [u32; 2],
     /// Tags whose files and buffers have lost their last user.
@@ -153,6 +156,7 @@ impl State {
             more_follow: false,
             is_in_batch: false,
             asking: 0,
+            asker: 0,
             in_front: [0; 2],
             tags: Vec::new(),
             held: Vec::new(),
@@ -416,6 +420,18 @@ impl std::ops::DerefMut for Locked<'_> {
 }
 
 impl Locked<'_> {
+    /// Nothing is started until the request at `at` has ended. This thread has a task that ends it.
+    pub(super) fn begin_asking(&mut self, at: u32) {
+        self.request(at).asks = true;
+        self.state.asker = sys::thread_id();
+        self.state.asking += 1;
+    }
+
+    /// Is this a signal handler that has interrupted such a task, or the way to it?
+    pub(super) fn asks_here(&self) -> bool {
+        self.state.asking > 0 && self.state.asker == sys::thread_id()
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         self.core
     }

@@ -296,6 +296,8 @@ pub(super) enum Task {
     Cancel(CancelJob),
     /// A call of this thread, with its rights. Its result ends the request with this key.
     Call(u64, Box<Call>),
+    /// Tries an open, for the request with this key.
+    Open(u64, Box<Call>),
     /// Tries a call on a socket, for the request with this key.
     Try(u64, i32, Arc<Socket>),
     Send(PlainSend),

@@ -22,6 +22,36 @@ static void handler(int signal)
     errno = before;
 }
 
+/* The handler submits, too, while its thread closes a descriptor that a later entry waits for. */
+static void submitting_handler(int signal)
+{
+    int before = errno;
+    (void)signal;
+    int answer = io_uring_enter(ring.ring_fd, 8, 0, 0, NULL);
+    if (answer < 0 && answer != -EAGAIN)
+        wrong = answer;
+    handled++;
+    errno = before;
+}
+
+static void closes(void)
+{
+    int fd = dup(1);
+    MUST(fd >= 0);
+    io_uring_prep_close(entry(&ring, 1), fd);
+    io_uring_prep_nop(entry(&ring, 1));
+    for (int left = 2; left > 0;) {
+        struct io_uring_cqe *cqe;
+        int answer = io_uring_submit_and_wait(&ring, 1);
+        MUST(answer >= 0 || answer == -EINTR || answer == -EAGAIN);
+        while (io_uring_peek_cqe(&ring, &cqe) == 0) {
+            MUST(cqe->res == 0);
+            io_uring_cqe_seen(&ring, cqe);
+            left--;
+        }
+    }
+}
+
 int main(void)
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
@@ -46,6 +76,11 @@ int main(void)
         }
         printf("wrong %d\n", wrong);
     }
+    action.sa_handler = submitting_handler;
+    MUST(sigaction(SIGALRM, &action, NULL) == 0);
+    for (int until = handled + 1000; handled < until && !wrong;)
+        closes();
+    printf("wrong %d\n", wrong);
     often = (struct itimerval){{0, 0}, {0, 0}};
     MUST(setitimer(ITIMER_REAL, &often, NULL) == 0);
     io_uring_queue_exit(&ring);

@@ -1,14 +1,17 @@
 /* Rings of a process whose registered files are on a server that does not answer: only requests
  * to that server wait. Usage: hung FILE buffered|direct fresh|known steps
  * With "known", a registered file is read once while the server still answers. */
+#define _GNU_SOURCE
 #include "../../../libaio/tests/support/hung.h"
 #include "../c/common.h"
+#include <libgen.h>
 #include <sys/epoll.h>
 
 enum { UPDATED, CLOSED, UNREGISTERED, SLOTS };
 
-static struct io_uring one, two, three;
+static struct io_uring one, two, three, four;
 static char bytes[3][8];
+static struct statx found;
 
 static int result(struct io_uring *ring)
 {
@@ -50,7 +53,7 @@ int main(int arguments, char **argument)
     int fds[SLOTS], pipes[3][2], none = -1, epoll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     MUST(!io_uring_queue_init(8, &one, 0) && !io_uring_queue_init(8, &two, 0));
-    MUST(!io_uring_queue_init(8, &three, 0) && epoll >= 0);
+    MUST(!io_uring_queue_init(8, &three, 0) && !io_uring_queue_init(8, &four, 0) && epoll >= 0);
     int polled = open_hung(argument[1], argument[2]);
     int closed = open_hung(argument[1], argument[2]);
     for (int at = 0; at < SLOTS; at++)
@@ -67,6 +70,9 @@ int main(int arguments, char **argument)
     read_pipe(&one, pipes[0][0], bytes[0]);
     read_pipe(&two, pipes[1][0], bytes[1]);
     poll_behind(&three, pipes[2][0], bytes[2], polled);
+    /* The kernel can find this file without the server. Its open asks the server. */
+    int folder = open(dirname(strdup(argument[1])), O_RDONLY | O_DIRECTORY);
+    close(openat(folder, "remembered", O_PATH));
     wait_to_be_told();
 
     begin("a poll");
@@ -79,6 +85,12 @@ int main(int arguments, char **argument)
     io_uring_prep_close(io_uring_get_sqe(&three), closed);
     end("a close by a request", io_uring_submit(&three));
     MUST(write(pipes[2][1], "1234567", 8) == 8);
+    begin("an open");
+    io_uring_prep_openat(io_uring_get_sqe(&four), folder, "remembered", O_RDONLY, 0);
+    end("an open", io_uring_submit(&four));
+    begin("metadata");
+    io_uring_prep_statx(io_uring_get_sqe(&four), folder, "remembered", 0, STATX_SIZE, &found);
+    end("metadata", io_uring_submit(&four));
     begin("update of a slot");
     end("update of a slot", io_uring_register_files_update(&one, UPDATED, &none, 1));
     begin("close of a slot");
@@ -103,13 +115,20 @@ int main(int arguments, char **argument)
     end("the end of another ring", 0);
     wait_to_be_told();
 
-    /* The server answers again. The polls end, so does the close (with 0), and so does a
-     * read that is its file's last user. */
+    /* The server answers again. The polls end, so do the close (with 0), the open and the metadata,
+     * and so does a read that is its file's last user. */
     int sum = 0;
     for (int at = 0; at < 4; at++)
         sum += result(&three);
     MUST(sum == (POLLIN | POLLOUT) && epoll_wait(epoll, &event, 1, -1) == 1);
+    for (int at = 0; at < 2; at++) {
+        int opened = result(&four);
+        MUST(opened >= 0 && (opened == 0 || close(opened) == 0));
+    }
+    MUST(found.stx_size > 0);
+    io_uring_queue_exit(&four);
     io_uring_queue_exit(&three);
+    close(folder);
     close(epoll);
     close(polled);
     int fd = open_hung(argument[1], argument[2]);
