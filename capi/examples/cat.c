@@ -1,4 +1,5 @@
 /* Prints files, one after the other: cat FILE... */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* Copies a file with 32 blocks in flight: cp FROM TO */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -3,6 +3,7 @@
  * Each line on standard input has an offset and a length; the answer is the sum of those bytes of
  * the file. The loop waits for lines and for completions at once.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,4 +1,5 @@
 /* A context belongs to the process that has made it: a child makes its own. fork FILE */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -56,40 +56,46 @@ impl Options {
     ///
     /// # Errors
     /// `-EFAULT` if the memory cannot be read, `-EINVAL` for a size that never existed, `-E2BIG` if
-    /// an unknown member is set.
+    /// an unknown member is set; and the reason.
     ///
     /// # Safety
     /// If memory at `at` can be read, it does not change during this call.
-    pub(crate) unsafe fn read(at: *const Self) -> Result<Self, i32> {
+    pub(crate) unsafe fn read(at: *const Self) -> Result<Self, (i32, String)> {
         /// The maximum size of the structure in bytes, in all later versions, too.
         const SIZE_MAX: usize = 4096;
+        const LEAST: usize = size_of::<Options>();
         if at.is_null() {
             return Ok(Self::DEFAULT);
         }
         let address = at as usize;
+        let unreadable = |end: usize| {
+            (-libc::EFAULT, format!("options are at {address:#x}, expected {end} bytes to read"))
+        };
         if !front::readable(address) {
-            return Err(-libc::EFAULT);
+            return Err(unreadable(LEAST));
         }
         // SAFETY: readable.
         let size = unsafe { at.cast::<usize>().read_unaligned() };
-        if size < size_of::<Self>() {
-            return Err(-libc::EINVAL);
+        if size < LEAST {
+            return Err((-libc::EINVAL, format!("size is {size}, expected {LEAST} or more")));
         }
         if size > SIZE_MAX {
-            return Err(-libc::E2BIG);
+            return Err((-libc::E2BIG, format!("size is {size}, expected {SIZE_MAX} at most")));
         }
         // The structure lies in at most two pages. If its first and its last bytes can be read, all
         // can.
         if address.checked_add(size).is_none() || !front::readable(address + size - 8) {
-            return Err(-libc::EFAULT);
+            return Err(unreadable(size));
         }
         // SAFETY: `size` bytes can be read.
         let (known, rest) = unsafe {
             let bytes = std::slice::from_raw_parts(at.cast::<u8>(), size);
-            (at.read_unaligned(), &bytes[size_of::<Self>()..])
+            (at.read_unaligned(), &bytes[LEAST..])
         };
-        if rest.iter().any(|&byte| byte != 0) {
-            return Err(-libc::E2BIG);
+        if let Some(offset) = rest.iter().position(|&byte| byte != 0) {
+            let (offset, value) = (LEAST + offset, rest[offset]);
+            let text = format!("byte {offset} of the options is {value}, expected 0");
+            return Err((-libc::E2BIG, text));
         }
         Ok(known)
     }

@@ -126,13 +126,13 @@ pub unsafe extern "C" fn _uringlet_create(out: *mut Handle, options: *const Opti
 unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
     let because = |errno: c_int, text: &str| (errno, format!("{text}: {}", text::of_errno(errno)));
     // SAFETY: the caller's contract.
-    let options = unsafe { Options::read(options) };
-    let options = options.map_err(|errno| because(errno, "the options"))?;
-    if options.flags & !abi::STATS != 0 || options.reserved != 0 {
-        return Err((
-            EINVAL,
-            format!("flags are {:#x}, expected URINGLET_WITH_STATS", options.flags),
-        ));
+    let options = unsafe { Options::read(options) }?;
+    if options.flags & !abi::STATS != 0 {
+        let flags = options.flags;
+        return Err((EINVAL, format!("flags are {flags:#x}, expected 0 or URINGLET_WITH_STATS")));
+    }
+    if options.reserved != 0 {
+        return Err((EINVAL, format!("reserved is {:#x}, expected 0", options.reserved)));
     }
     if front::has_parted() {
         return Err((EINVAL, "this thread has descriptors of its own (unshare(2))".to_owned()));
@@ -154,7 +154,9 @@ unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
     if !front::has_memory(front::context_bytes(most) + most * 2 * size_of::<Sqe>()) {
         return Err(because(-libc::ENOMEM, "the context"));
     }
-    let context = builder.build().map_err(|error| (-error.errno(), error.to_string()))?;
+    // The member has another name than the builder's function.
+    let named = |error: String| error.replacen("workers_max is", "workers is", 1);
+    let context = builder.build().map_err(|error| (-error.errno(), named(error.to_string())))?;
     let engine = text::of_engine(context.engine());
     let pages = handle::allocate(context.entries());
     let pages = pages.map_err(|errno| because(errno, "the context's entries"))?;

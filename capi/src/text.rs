@@ -1,7 +1,8 @@
-//! Texts for C: each stays valid until the thread asks for the next one of its kind.
+//! Texts for C: each stays valid until the thread asks for the next one of its kind, or for
+//! [`ERRNOS`] further texts of errnos.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use uringlet::EngineKind;
@@ -13,12 +14,18 @@ pub(crate) enum Text {
     Failure,
     /// The engine of a context, and why it was chosen.
     Choice,
-    /// The text of an errno.
+    /// The text of an errno. The last kind: it has [`ERRNOS`] places.
     Errno,
 }
 
+/// The number of texts of errnos that a thread has at a time. strerror(3) is often called for
+/// several arguments of one printf(3).
+const ERRNOS: usize = 8;
+
 thread_local! {
-    static TEXTS: RefCell<[CString; 3]> = RefCell::default();
+    static TEXTS: RefCell<[CString; 2 + ERRNOS]> = RefCell::default();
+    /// The number of texts of errnos that the thread has asked for.
+    static ERRNO: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Text {
@@ -29,10 +36,19 @@ impl Text {
         let kept = TEXTS.try_with(|texts| {
             // A signal handler may have interrupted the change of the texts.
             let Ok(mut texts) = texts.try_borrow_mut() else { return c"".as_ptr() };
-            texts[self as usize] = text;
-            texts[self as usize].as_ptr()
+            let at = self.place();
+            texts[at] = text;
+            texts[at].as_ptr()
         });
         kept.unwrap_or(c"".as_ptr())
+    }
+
+    /// The index of the next text of this kind.
+    fn place(self) -> usize {
+        match self {
+            Self::Failure | Self::Choice => self as usize,
+            Self::Errno => self as usize + ERRNO.replace(ERRNO.get().wrapping_add(1)) % ERRNOS,
+        }
     }
 
     /// The thread's last text of this kind.

@@ -20,7 +20,8 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, expected {}", self.field, self.value, self.expected)
+        let value = if self.value.is_empty() { "''" } else { &self.value };
+        write!(f, "{} is {value}, expected {}", self.field, self.expected)
     }
 }
 

@@ -105,15 +105,17 @@ static void options(void)
     EQUAL(uringlet_create(NULL, NULL), -EFAULT);
     EQUAL(uringlet_create((struct uringlet **)8, NULL), -EFAULT);
     EQUAL(uringlet_create(&u, (struct uringlet_options *)8), -EFAULT);
-    CHECK(strstr(uringlet_explain(NULL), "Bad address"));
+    CHECK(!strcmp(uringlet_explain(NULL), "options are at 0x8, expected 32 bytes to read"));
 
     bad = good;
     bad.size = 0;
     EQUAL(create_with(bad), -EINVAL);
     bad.size = sizeof(bad) - 1;
     EQUAL(create_with(bad), -EINVAL);
+    CHECK(!strcmp(uringlet_explain(NULL), "size is 31, expected 32 or more"));
     bad.size = SIZE_MAX;
     EQUAL(create_with(bad), -E2BIG);
+    CHECK(strstr(uringlet_explain(NULL), "size is ") && strstr(uringlet_explain(NULL), "4096"));
     bad = good;
     bad.entries = URINGLET_ENTRIES_MAX + 1;
     EQUAL(create_with(bad), -EINVAL);
@@ -123,16 +125,22 @@ static void options(void)
     bad = good;
     bad.workers = 65;
     EQUAL(create_with(bad), -EINVAL);
+    CHECK(!strcmp(uringlet_explain(NULL), "workers is 65, expected 1 to 64"));
     bad = good;
     bad.engine = "fast";
     EQUAL(create_with(bad), -EINVAL);
     CHECK(strstr(uringlet_explain(NULL), "engine is fast"));
+    bad.engine = "";
+    EQUAL(create_with(bad), -EINVAL);
+    CHECK(strstr(uringlet_explain(NULL), "engine is '', expected"));
     bad = good;
     bad.flags = 2;
     EQUAL(create_with(bad), -EINVAL);
+    CHECK(strstr(uringlet_explain(NULL), "flags are 0x2"));
     bad = good;
     bad.reserved = 1;
     EQUAL(create_with(bad), -EINVAL);
+    CHECK(!strcmp(uringlet_explain(NULL), "reserved is 0x1, expected 0"));
 
     /* A program with a larger structure, which uses none or one of the new members. */
     memset(&future, 0, sizeof(future));
@@ -214,6 +222,8 @@ int main(void)
     requests();
     CHECK(*uringlet_strerror(INT32_MIN) && *uringlet_strerror(0) && *uringlet_strerror(99999));
     CHECK(!strcmp(uringlet_strerror(-ENOENT), "No such file or directory"));
+    const char *first = uringlet_strerror(ENOENT), *second = uringlet_strerror(-99999);
+    CHECK(strstr(first, "No such file") && strstr(second, "99999"));
     errno = 1234;
     refused(NULL);
     EQUAL(errno, 1234);
