@@ -118,9 +118,9 @@ impl Watch {
             format!("{signal} ended it before a first set-up was complete")
         } else {
             format!(
-                "it called neither libaio, POSIX AIO nor io_uring in this run (a program that \
-                 links uringlet itself needs no drop-in): `uringlet doctor -- {}` says what it \
-                 imports",
+                "it made no request through libaio, POSIX AIO or io_uring in this run (a program \
+                 that links uringlet itself needs no drop-in): `uringlet doctor -- {}` says what \
+                 it imports",
                 program.display()
             )
         };
