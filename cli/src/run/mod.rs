@@ -59,7 +59,7 @@ pub struct Arguments {
     #[command(flatten)]
     live: live::Options,
 
-    /// Let `uringlet top` show the program; it counts, and nothing is printed
+    /// Let `uringlet top` show the program; it counts, and no figures are printed
     #[arg(long)]
     observe: bool,
 

@@ -115,7 +115,9 @@ impl Watch {
             let more = if more > 0 { format!(", and {more} more") } else { String::new() };
             format!("its process {name}{more} runs without the drop-in: {why}")
         } else if let Some(signal) = killed_by(status) {
-            format!("{signal} ended it before a first set-up was complete")
+            format!(
+                "{signal} ended it before it made a request through libaio, POSIX AIO or io_uring"
+            )
         } else {
             format!(
                 "it made no request through libaio, POSIX AIO or io_uring in this run (a program \
@@ -208,7 +210,7 @@ mod tests {
             let text = ended(&[LOADED], raw);
             assert!(text.contains("signal 11 (SIGSEGV) ended it"), "{text}");
         }
-        assert!(ended(&[LOADED], 1 << 8).contains("it called neither"));
+        assert!(ended(&[LOADED], 1 << 8).contains("it made no request"));
         assert!(ended(&[LOADED, REFUSED], libc::SIGSEGV).contains("refused by uringlet"));
     }
 

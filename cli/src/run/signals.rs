@@ -1,29 +1,28 @@
 //! Waits for a child and passes signals on to it, without a handler and without a race.
 //!
-//! The signals are blocked and read one by one from a signalfd(2). So none of them can end this
-//! process between the child's end and the summary.
+//! All signals are blocked and read one by one from a signalfd(2). So none of them can end this
+//! process between the child's end and the summary. Not blocked are those that stop a process: a
+//! terminal sends them to the child as well, and a shell has to see this process stopped, too.
 
 #![allow(unsafe_code)]
 
 use crate::observe;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use libc::{c_int, pid_t, signalfd_siginfo};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// The signals that a person or a supervisor sends; passed on to the child.
-const PASSED_ON: [Signal; 6] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-];
+/// The signals that a terminal sends to its foreground group.
+const OF_TERMINALS: [c_int; 5] =
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGCONT, libc::SIGWINCH];
+
+/// The signals that stop a process unless it handles them.
+const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
 /// Starts the command and waits until it has ended. `started` gets its process id, and `tick` is
 /// called at every `interval` meanwhile.
@@ -39,17 +38,22 @@ pub fn run_to_the_end(
     interval: Option<Duration>,
     mut tick: impl FnMut(),
 ) -> io::Result<ExitStatus> {
-    let watched: SigSet = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
+    let mut watched = SigSet::all();
+    STOPS.into_iter().for_each(|signal| watched.remove(signal));
     let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let restore = move || before.thread_set_mask().map_err(io::Error::from);
+    let own = rustix::process::getpid();
     let begin = move || {
         // If this command is killed, the kernel kills the program, too.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        if rustix::process::getppid() != Some(own) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         restore()
     };
-    // SAFETY: the closure runs between fork and exec; it allocates nothing and makes two
-    // async-signal-safe calls, prctl(2) and pthread_sigmask(3).
+    // SAFETY: the closure runs between fork and exec; it allocates nothing and makes only
+    // async-signal-safe calls: prctl(2), getppid(2) and pthread_sigmask(3).
     unsafe { command.pre_exec(begin) };
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -59,7 +63,6 @@ pub fn run_to_the_end(
         }
     };
     started(child.id());
-    let pid = Pid::from_raw(child.id().cast_signed());
     let mut due = interval.map(|interval| Instant::now() + interval);
     loop {
         if let Some(status) = child.try_wait()? {
@@ -76,12 +79,104 @@ pub fn run_to_the_end(
         // An error ends the wait, as a signal or the timeout does.
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], left.as_ref());
         let Some(info) = signals.read_signal()? else { continue };
-        let signal = Signal::try_from(info.ssi_signo.cast_signed())?;
-        // A terminal (SI_KERNEL) signals its whole foreground group, the child included: it must
-        // not get the signal twice.
-        if signal != Signal::SIGCHLD && info.ssi_code != libc::SI_KERNEL {
-            // The child was not waited for yet, so its process id is not reused.
-            let _ = kill(pid, signal);
+        // The child was not waited for yet, so its process id is not reused.
+        let child = child.id().cast_signed();
+        if passes_on(&info, Places::of(child)) {
+            pass_on(&info, child);
         }
+    }
+}
+
+/// What decides whether the child has got a signal that this process has got.
+#[derive(Clone, Copy)]
+struct Places {
+    child: pid_t,
+    own: pid_t,
+    /// Both are in one process group. A program such as timeout(1) makes a group of its own.
+    same_group: bool,
+    /// This process leads its session. If the terminal goes away, the leader alone is told.
+    leads: bool,
+}
+
+impl Places {
+    fn of(child: pid_t) -> Self {
+        let (other, own) = (Pid::from_raw(child), rustix::process::getpid());
+        let same_group = rustix::process::getpgid(other) == Ok(rustix::process::getpgrp());
+        let leads = rustix::process::getsid(None) == Ok(own);
+        Self { child, own: own.as_raw_pid(), same_group, leads }
+    }
+}
+
+/// Is this signal passed on to the child?
+fn passes_on(info: &signalfd_siginfo, places: Places) -> bool {
+    let signal = info.ssi_signo.cast_signed();
+    // Processes send signals with codes up to 0. The kernel fills in the sender for these.
+    let sender = info.ssi_pid.cast_signed();
+    let is_sent = matches!(info.ssi_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+    let is_of_session = matches!(signal, libc::SIGHUP | libc::SIGCONT) && places.leads;
+    match signal {
+        // A terminal signals its whole foreground group, the child included: it must not get the
+        // signal twice.
+        _ if info.ssi_code == libc::SI_KERNEL && OF_TERMINALS.contains(&signal) => {
+            !places.same_group || is_of_session
+        }
+        // The child has signalled its own group, and got the signal itself; or a write of this
+        // process has failed (SIGPIPE, SIGXFSZ).
+        _ if is_sent && (sender == places.child || sender == places.own) => false,
+        // The child has ended, stopped or gone on.
+        libc::SIGCHLD => is_sent,
+        _ => true,
+    }
+}
+
+/// Sends the signal to the child, with its value if it has one. Real-time signals are not in
+/// [`Signal`].
+fn pass_on(info: &signalfd_siginfo, child: pid_t) {
+    let signal = info.ssi_signo.cast_signed();
+    let value = libc::sigval { sival_ptr: info.ssi_ptr as usize as *mut libc::c_void };
+    // SAFETY: the call passes the value on as a number.
+    let is_queued = || unsafe { libc::sigqueue(child, signal, value) } == 0;
+    if info.ssi_code != libc::SI_QUEUE || !is_queued() {
+        // SAFETY: kill(2) takes two numbers. An error means that the child has ended.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_passed_on_unless_the_child_has_it_already() {
+        let (child, own) = (7, 8);
+        let here = Places { child, own, same_group: true, leads: false };
+        let passes_at = |places, signal: c_int, code: c_int, sender: pid_t| {
+            // SAFETY: the structure has only numbers, and 0 is one.
+            let mut info: signalfd_siginfo = unsafe { std::mem::zeroed() };
+            info.ssi_signo = signal.cast_unsigned();
+            info.ssi_code = code;
+            info.ssi_pid = sender.cast_unsigned();
+            passes_on(&info, places)
+        };
+        let passes = |signal, code, sender| passes_at(here, signal, code, sender);
+        for signal in 1..=libc::SIGRTMAX() {
+            for code in [libc::SI_USER, libc::SI_QUEUE, libc::SI_TKILL] {
+                assert!(passes(signal, code, 9), "signal {signal}, code {code}");
+                assert!(!passes(signal, code, child), "signal {signal}, code {code}");
+                assert!(!passes(signal, code, own), "signal {signal}, code {code}");
+            }
+            let is_of_terminals = OF_TERMINALS.contains(&signal);
+            let comes_from_child = signal == libc::SIGCHLD;
+            let expected = !is_of_terminals && !comes_from_child;
+            assert_eq!(passes(signal, libc::SI_KERNEL, 0), expected, "signal {signal}");
+        }
+        let apart = Places { same_group: false, ..here };
+        let leader = Places { leads: true, ..here };
+        assert!(passes_at(apart, libc::SIGINT, libc::SI_KERNEL, 0), "^C, and the child is apart");
+        assert!(passes_at(leader, libc::SIGHUP, libc::SI_KERNEL, 0), "the terminal has gone");
+        assert!(!passes_at(leader, libc::SIGINT, libc::SI_KERNEL, 0), "^C");
+        assert!(!passes(libc::SIGCHLD, libc::CLD_EXITED, child));
+        // A timer that was set before `uringlet run` was executed.
+        assert!(passes(libc::SIGALRM, libc::SI_KERNEL, 0));
     }
 }

@@ -1,0 +1,215 @@
+//! `uringlet run` is the parent of its program: signals sent to it act as if sent to the program.
+
+#![allow(unsafe_code)]
+
+use libc::c_int;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Prints each signal that it gets, with its value if it has one. Ends at the last signal.
+const PRINTS_SIGNALS: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+int main(void) {
+    sigset_t all;
+    siginfo_t info;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, 0);
+    setvbuf(stdout, 0, _IOLBF, 0);
+    puts("ready");
+    do {
+        if (sigwaitinfo(&all, &info) < 0) return 1;
+        if (info.si_code == SI_QUEUE)
+            printf("%d with %d\n", info.si_signo, info.si_value.sival_int);
+        else
+            printf("%d\n", info.si_signo);
+    } while (info.si_signo != SIGRTMAX);
+    return 0;
+}
+"#;
+
+/// Compiles the source, and returns the program's path.
+fn compile(folder: &Path, source: &str) -> PathBuf {
+    let (file, program) = (folder.join("source.c"), folder.join("program"));
+    std::fs::write(&file, source).unwrap();
+    let made = Command::new("cc").arg(&file).arg("-o").arg(&program).status().unwrap();
+    assert!(made.success());
+    program
+}
+
+/// `uringlet run --` in front of a program.
+fn under_run() -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
+    command.args(["run", "--"]);
+    command
+}
+
+/// A program that was started, and the lines that it prints.
+struct Program {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    /// Starts the program in a process group of its own, and waits until it is ready.
+    fn start(command: &mut Command) -> Self {
+        Self::start_with(command, Stdio::null())
+    }
+
+    /// As [`start`](Self::start), with this standard input.
+    fn start_with(command: &mut Command, input: Stdio) -> Self {
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.process_group(0).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut program = Self { child, lines };
+        assert_eq!(program.line(), "ready");
+        program
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+
+    fn id(&self) -> c_int {
+        self.child.id().cast_signed()
+    }
+
+    fn send(&self, signal: c_int, value: Option<usize>) {
+        let value = value.map(|value| libc::sigval { sival_ptr: value as *mut libc::c_void });
+        // SAFETY: both calls take numbers only. The process was not waited for yet.
+        let sent = match value {
+            Some(value) => unsafe { libc::sigqueue(self.id(), signal, value) },
+            None => unsafe { libc::kill(self.id(), signal) },
+        };
+        assert_eq!(sent, 0, "signal {signal}");
+    }
+
+    fn send_to_group(&self, signal: c_int) {
+        // SAFETY: the call takes two numbers.
+        assert_eq!(unsafe { libc::kill(-self.id(), signal) }, 0, "signal {signal}");
+    }
+
+    /// Waits until the process is stopped.
+    fn wait_for_stop(&self) {
+        let id = WaitId::Pid(Pid::from_child(&self.child));
+        let found = waitid(id, WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap().unwrap();
+        assert!(found.stopped(), "{found:?}");
+    }
+}
+
+/// Sends every signal that neither stops nor kills, one after the other. Returns what the program
+/// has got.
+fn told(command: &mut Command) -> Vec<String> {
+    let mut program = Program::start(command);
+    let stop_or_kill = [libc::SIGKILL, libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+    let plain = (1..32).filter(|signal| !stop_or_kill.contains(signal));
+    let mut told = Vec::new();
+    for (signal, value) in plain
+        .map(|signal| (signal, None))
+        .chain([(libc::SIGTERM, Some(5)), (libc::SIGRTMIN() + 3, Some(42))])
+    {
+        program.send(signal, value);
+        told.push(program.line());
+    }
+    for signal in real_time {
+        program.send(signal, None);
+        told.push(program.line());
+    }
+    assert!(program.child.wait().unwrap().success());
+    told
+}
+
+#[test]
+fn every_signal_reaches_the_program_as_it_was_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), PRINTS_SIGNALS);
+    let natively = told(&mut Command::new(&program));
+    assert!(natively.contains(&format!("{} with 42", libc::SIGRTMIN() + 3)), "{natively:?}");
+    assert_eq!(told(under_run().arg(&program)), natively);
+}
+
+/// Prints its id, and waits for the end of its input. With an argument, it handles SIGTSTP.
+const STOPS: &str = r#"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+static void stop(int signal) { (void)signal; raise(SIGSTOP); }
+int main(int count, char **values) {
+    char byte;
+    struct sigaction action = { .sa_handler = stop, .sa_flags = SA_RESTART };
+    (void)values;
+    if (count > 1) sigaction(SIGTSTP, &action, 0);
+    setvbuf(stdout, 0, _IOLBF, 0);
+    printf("ready\n%d\n", getpid());
+    while (read(0, &byte, 1) != 0) if (errno != EINTR) return 1;
+    puts("goes on");
+    return 7;
+}
+"#;
+
+/// Waits until this process is stopped.
+fn wait_until_stopped(id: &str) {
+    let is_stopped = || {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    };
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
+}
+
+/// A terminal stops its whole foreground group. A shell waits for its child, which is `uringlet
+/// run`, and has to see it stopped. The program may handle the signal, and stop itself by SIGSTOP.
+#[test]
+fn a_stop_of_the_group_stops_the_command_and_both_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = compile(folder.path(), STOPS);
+    for handles in [&[][..], &["handles"]] {
+        for mut command in [Command::new(&file), under_run()] {
+            if command.get_program() != file {
+                command.arg(&file);
+            }
+            let (reader, writer) = std::io::pipe().unwrap();
+            let mut program = Program::start_with(command.args(handles), reader.into());
+            let id = program.line();
+            program.send_to_group(libc::SIGTSTP);
+            program.wait_for_stop();
+            wait_until_stopped(&id);
+            program.send_to_group(libc::SIGCONT);
+            drop(writer);
+            assert_eq!(program.line(), "goes on", "{command:?}");
+            assert_eq!(program.child.wait().unwrap().code(), Some(7), "{command:?}");
+        }
+    }
+}
+
+/// Who stops the program alone, and lets it go on alone, does not leave the command stopped.
+#[test]
+fn a_stop_of_the_program_alone_does_not_stop_the_command() {
+    for signal in ["STOP", "TSTP"] {
+        let stopped = "grep -q '^State:.T' /proc/$$/status";
+        let script = format!(
+            "echo ready; (until {stopped}; do :; done; kill -CONT $$) & kill -{signal} $$; exit 7"
+        );
+        let mut program = Program::start(under_run().args(["bash", "-c", &script]));
+        assert_eq!(program.child.wait().unwrap().code(), Some(7), "{signal}");
+    }
+}
+
+/// A program that signals its own group would get the signal a second time.
+#[test]
+fn what_the_program_sends_to_its_group_is_not_sent_back() {
+    let script = "trap 'echo got it' USR1; echo ready; kill -USR1 0; read line; echo ends";
+    for command in
+        [Command::new("bash").args(["-c", script]), under_run().args(["bash", "-c", script])]
+    {
+        let mut program = Program::start(command);
+        assert_eq!((program.line(), program.line()), ("got it".into(), "ends".into()));
+        assert!(program.lines.next().is_none() && program.child.wait().unwrap().success());
+    }
+}
