@@ -1,12 +1,15 @@
 //! `uringlet man`: manual pages, made of the same definitions as `--help`.
 
 use crate::{Cli, machine, session};
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man;
 use roff::{Roff, roman};
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use uringlet_lab::named;
 
 const HELP: &str = include_str!("../help/man.txt");
 
@@ -31,9 +34,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut all = Cli::command().disable_help_subcommand(true);
     all.build();
     if let Some(folder) = &arguments.out {
-        let cannot = || format!("--out: cannot write into {}", folder.display());
-        std::fs::create_dir_all(folder).with_context(cannot)?;
-        write_pages(&all, folder).with_context(cannot)?;
+        let made = std::fs::create_dir_all(folder).and_then(|()| write_pages(&all, folder));
+        made.map_err(|error| {
+            let folder = folder.display();
+            session::refusal(format_args!("--out: cannot write into {folder}: {error}"))
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut command = &all;
@@ -54,7 +59,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
-    std::fs::write(folder.join(format!("{}.1", page_name(command))), page(command)?)?;
+    let path = folder.join(format!("{}.1", page_name(command)));
+    let mut options = File::options();
+    let file = named::open_to_write(options.write(true).create(true).truncate(true), &path);
+    file?.write_all(page(command)?.as_bytes())?;
     command.get_subcommands().try_for_each(|below| write_pages(below, folder))
 }
 

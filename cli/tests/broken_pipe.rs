@@ -88,7 +88,7 @@ fn what_is_refused_or_fails_keeps_its_status() {
         ("top", 2),
         ("run -- no-such-program", 2),
         ("run --queue-affinity 7000 -- true", 2),
-        ("run --stats-json /no-such-folder/x -- true", 1),
+        ("run --stats-json /no-such-folder/x -- true", 2),
     ] {
         let words: Vec<&str> = arguments.split_whitespace().collect();
         assert_quiet(folder.path(), &words, &[code]);

@@ -99,7 +99,7 @@ fn manual_pages_that_cannot_be_made_are_refused_by_name() {
     uringlet(&["man", "bnch"]).code(2).stderr(contains("COMMAND is bnch").and(contains("bench")));
     uringlet(&["man", "run", "x"]).code(2).stderr(contains("uringlet run: nothing after it"));
     uringlet(&["man", "--out", "/proc/self/x"])
-        .code(1)
+        .code(2)
         .stderr(contains("--out").and(contains("/proc/self/x")));
     uringlet(&["man", "run", "--out", "x"]).code(2).stderr(contains("cannot be used with"));
 }

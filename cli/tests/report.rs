@@ -357,11 +357,11 @@ fn outputs_that_cannot_be_made_are_named_at_once() {
             let arguments = [command, &[option, "no/such/file"]].concat();
             let named = contains(format!("{option}: cannot make no/such/file"));
             let silent = contains("kernel").not();
-            uringlet(folder.path(), &arguments).assert().code(1).stderr(named).stdout(silent);
+            uringlet(folder.path(), &arguments).assert().code(2).stderr(named).stdout(silent);
         }
         let twice = [command, &["--html", "same", "--csv", "same"]].concat();
         let named = contains("--csv same: expected another file than --html");
-        uringlet(folder.path(), &twice).assert().code(1).stderr(named);
+        uringlet(folder.path(), &twice).assert().code(2).stderr(named);
     }
 }
 

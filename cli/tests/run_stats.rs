@@ -199,7 +199,7 @@ fn every_interval_gets_a_line_an_object_and_a_new_file() {
 fn what_cannot_be_written_is_said_and_the_programs_status_comes_first() {
     let refused = |arguments: &[&str], reason: &'static str| {
         run(&[arguments, &["--", "echo", "started"]].concat())
-            .code(1)
+            .code(2)
             .stdout("")
             .stderr(contains(reason));
     };
@@ -211,7 +211,8 @@ fn what_cannot_be_written_is_said_and_the_programs_status_comes_first() {
         run(&["--stats", "--stats-json", "/dev/full", "--", "sh", "-c", &program])
             .code(code)
             .stderr(
-                contains("nothing went through").and(contains("--stats-json: cannot write: No")),
+                contains("nothing went through")
+                    .and(contains("--stats-json: cannot write /dev/full: No")),
             );
     }
     for interval in ["0", "10ms", "2h", "soon"] {

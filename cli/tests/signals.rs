@@ -79,9 +79,10 @@ impl Program {
 
     fn send(&self, signal: c_int, value: Option<usize>) {
         let value = value.map(|value| libc::sigval { sival_ptr: value as *mut libc::c_void });
-        // SAFETY: both calls take numbers only. The process was not waited for yet.
         let sent = match value {
+            // SAFETY: the call passes the value on as a number.
             Some(value) => unsafe { libc::sigqueue(self.id(), signal, value) },
+            // SAFETY: the call takes two numbers.
             None => unsafe { libc::kill(self.id(), signal) },
         };
         assert_eq!(sent, 0, "signal {signal}");

@@ -12,6 +12,7 @@
 
 pub mod bench;
 pub mod machine;
+pub mod named;
 pub mod refusal;
 pub mod report;
 pub mod reproduce;

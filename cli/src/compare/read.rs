@@ -7,7 +7,11 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use strum::VariantArray as _;
 use uringlet_lab::bench::{PERCENTILES, median};
+use uringlet_lab::named;
 use uringlet_lab::verdict::Sense;
+
+/// The maximum length of a result in bytes. The longest ones have a few megabytes.
+const LONGEST: u64 = 256 << 20;
 
 /// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::Display, strum::VariantArray)]
@@ -124,7 +128,7 @@ impl Run {
     /// A text: the file cannot be read, is no JSON, or is JSON of something else.
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
-        let text = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+        let text = named::read(path, LONGEST).map_err(|error| format!("{name}: {error}"))?;
         let mut whole: Value = serde_json::from_slice(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             let what = error.to_string();

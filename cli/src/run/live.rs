@@ -5,8 +5,9 @@ use crate::observe;
 use crate::observe::figures::{self, Figures};
 use crate::observe::processes;
 use crate::output;
+use crate::session;
 use crate::size;
-use anyhow::{Context as _, Error, Result, bail};
+use anyhow::{Context as _, Error, Result};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use serde_json::Value;
@@ -72,6 +73,7 @@ pub struct Live<'a> {
     previous: (Instant, Snapshot),
     prints: bool,
     json: Option<Box<dyn Write>>,
+    json_path: PathBuf,
     prometheus: Option<Exposition>,
     problems: Vec<Error>,
 }
@@ -92,11 +94,14 @@ impl<'a> Live<'a> {
             previous: (now, region.snapshot()),
             prints: options.stats_interval.is_some(),
             json: json.transpose()?,
+            json_path: options.stats_json.clone().unwrap_or_default(),
             prometheus: options.stats_prometheus.as_deref().map(Exposition::new).transpose()?,
             problems: Vec::new(),
         };
         if let Some(exposition) = &mut live.prometheus {
-            exposition.write(false, &prometheus::text(&live.previous.1, 0, 0, &live.labels))?;
+            let text = prometheus::text(&live.previous.1, 0, 0, &live.labels);
+            let written = exposition.write(false, &text);
+            written.map_err(|error| session::refusal(format_args!("{error:#}")))?;
         }
         Ok(live)
     }
@@ -150,7 +155,9 @@ impl<'a> Live<'a> {
             if let Err(error) = written {
                 // A reader that has gone needs no message.
                 if error.kind() != ErrorKind::BrokenPipe {
-                    self.problems.push(Error::new(error).context("--stats-json: cannot write"));
+                    let path = self.json_path.display();
+                    let what = format!("--stats-json: cannot write {path}");
+                    self.problems.push(Error::new(error).context(what));
                 }
                 self.json = None;
             }
@@ -204,7 +211,10 @@ impl Exposition {
         // The target of a link is replaced, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if path.exists() && !path.is_file() {
-            bail!("--stats-prometheus is {}, expected a regular file, or -", path.display());
+            return Err(session::refusal(format_args!(
+                "--stats-prometheus is {}, expected a regular file, or -",
+                path.display()
+            )));
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
@@ -213,7 +223,7 @@ impl Exposition {
 
     fn write(&mut self, ended: bool, text: &str) -> Result<()> {
         let Self::File { path, folder } = self else {
-            return if ended { crate::session::say(text) } else { Ok(()) };
+            return if ended { session::say(text) } else { Ok(()) };
         };
         let replace = || -> std::io::Result<()> {
             let mut builder = tempfile::Builder::new();

@@ -10,7 +10,7 @@ mod scale;
 mod svg;
 mod text;
 
-pub use outputs::{Files, Outputs, write_json};
+pub use outputs::{Files, Outputs, cannot_make, write_json};
 pub use records::Record;
 pub use scale::{Axis, Scale};
 pub use svg::wrapped;

@@ -2,7 +2,9 @@
 //! not cost minutes.
 
 use super::{Document, html, records};
-use anyhow::{Context as _, Result, bail};
+use crate::named;
+use crate::refusal::refusal;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
 use std::fs::File;
@@ -63,13 +65,14 @@ impl Outputs {
         taken.extend(worked_on.and_then(identity).map(|id| ("--file", id)));
         let mut open = |option, path: &Option<PathBuf>| {
             let Some(path) = path else { return Ok(None) };
-            let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
             let same = identity(path).and_then(|id| taken.iter().find(|(_, other)| *other == id));
             if let Some((other, _)) = same {
-                bail!("{option} {}: expected another file than {other}", path.display());
+                let path = path.display();
+                return Err(refusal(format_args!(
+                    "{option} {path}: expected another file than {other}"
+                )));
             }
-            let target = Target::open(option, path)
-                .with_context(|| format!("{option}: cannot make {}", path.display()))?;
+            let target = Target::open(option, path)?;
             taken.extend(identity(path).map(|id| (option, id)));
             Ok(Some(target))
         };
@@ -81,9 +84,14 @@ impl Outputs {
     }
 }
 
+/// The path under which an output is opened: `-` is standard output.
+fn real(path: &Path) -> &Path {
+    if path == Path::new("-") { Path::new("/dev/stdout") } else { path }
+}
+
 /// The identity of a file; none for devices and pipes, which may be shared.
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let found = real(path).metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some((found.dev(), found.ino()))
 }
 
@@ -108,13 +116,17 @@ impl Files {
 /// # Errors
 /// The file cannot be created or written to. Its old content stays then.
 pub fn write_json(path: &Path, json: &impl Serialize) -> Result<()> {
-    let target = Target::open("--json", path)
-        .with_context(|| format!("--json: cannot make {}", path.display()))?;
+    let target = Target::open("--json", path)?;
     write(Some(target), |to| {
         serde_json::to_writer_pretty(&mut *to, json)?;
         to.push(b'\n');
         Ok(())
     })
+}
+
+/// The refusal of an output that cannot be made.
+pub fn cannot_make(option: &str, path: &Path, error: &std::io::Error) -> anyhow::Error {
+    refusal(format_args!("{option}: cannot make {}: {error}", path.display()))
 }
 
 fn write(target: Option<Target>, content: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<()> {
@@ -125,17 +137,24 @@ fn write(target: Option<Target>, content: impl FnOnce(&mut Vec<u8>) -> Result<()
 }
 
 impl Target {
-    fn open(option: &'static str, path: &Path) -> std::io::Result<Self> {
+    /// Opens a file. It is refused if it cannot be made.
+    fn open(option: &'static str, path: &Path) -> Result<Self> {
+        Self::try_open(option, path).map_err(|error| cannot_make(option, path, &error))
+    }
+
+    fn try_open(option: &'static str, path: &Path) -> std::io::Result<Self> {
         let found = identity(path);
         let shown = ["/dev/stdout", "/dev/stderr"].map(|stream| identity(Path::new(stream)));
         let is_shown = found.is_some() && shown.contains(&found);
+        let given = path;
+        let path = real(given);
         let is_new = !path.exists();
         let mut options = File::options();
         options.write(true).append(is_shown).create(is_new).truncate(false);
-        let file = options.open(path)?;
+        let file = named::open_to_write(&mut options, path)?;
         let replaces = file.metadata()?.is_file() && !is_shown;
         let made = if is_new { path.canonicalize().ok() } else { None };
-        Ok(Self { option, path: path.to_owned(), file, replaces, made })
+        Ok(Self { option, path: given.to_owned(), file, replaces, made })
     }
 
     fn write(&mut self, content: &[u8]) -> std::io::Result<()> {

@@ -2,6 +2,10 @@
 
 use crate::size;
 use std::path::{Path, PathBuf};
+use uringlet_lab::named;
+
+/// The maximum length of a job file in bytes.
+const LONGEST: u64 = 1 << 20;
 
 /// Lines with this option are replaced by [`JobFile::with`].
 const ENGINE: &str = "ioengine";
@@ -214,7 +218,9 @@ impl JobFile {
 /// does not exist there, to the folder of the including file.
 fn read_into(lines: &mut Vec<Line>, path: &Path, depth: usize) -> Result<(), String> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    let text = named::read(path, LONGEST).map_err(|error| format!("{name}: {error}"))?;
+    let text =
+        String::from_utf8(text).map_err(|error| format!("{name}: expected text: {error}"))?;
     for (text, number) in text.lines().zip(1..) {
         let line = Line { at: format!("{name}:{number}"), text: text.to_owned() };
         match line.plain().strip_prefix("include ").map(str::trim) {
