@@ -196,7 +196,46 @@ fn a_folder_that_cannot_be_tried_is_named() {
     doctor(&["/no/such/folder"]).code(2).stderr(contains("/no/such/folder"));
     doctor(&["/proc/self/exe"]).code(2).stderr(contains("/proc/self/exe"));
     // A folder that exists and takes no files is a finding; the command does not fail.
-    doctor(&["/proc"]).success().stdout(contains("scratch file").and(contains("auto, cached")));
+    // Nothing is claimed of it.
+    let unknown = contains("scratch file")
+        .and(contains("nothing could be tried: "))
+        .and(contains("What uringlet can do here is unknown"))
+        .and(contains("auto, direct").not())
+        .and(contains("nothing to change").not());
+    doctor(&["/proc"]).success().stdout(unknown);
+    let report = json(&["/proc"]);
+    let system = &report["file_systems"][0];
+    assert!(system["auto"].as_object().unwrap().values().all(Value::is_null), "{system}");
+    assert_eq!(system["served"], Value::Array(Vec::new()));
+    let folder = tempfile::tempdir().unwrap();
+    let some = doctor(&["/proc", folder.path().to_str().unwrap()]).success();
+    some.stdout(contains("Of the folders that could be tried:\n").and(contains("auto, direct")));
+}
+
+/// Root may enter every folder, so another user tries this one.
+#[test]
+fn a_folder_that_cannot_be_entered_is_no_folder_that_cannot_be_written_to() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let closed = std::fs::Permissions::from_mode(0o600);
+    let root = rustix::process::geteuid().is_root();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
+    command.arg("doctor").arg(folder.path()).current_dir("/");
+    if root {
+        command.uid(65534);
+    }
+    std::fs::set_permissions(folder.path(), closed).unwrap();
+    let output = match command.output() {
+        Ok(output) => String::from_utf8(output.stdout).unwrap(),
+        Err(error) => {
+            let name = "a_folder_that_cannot_be_entered_is_no_folder_that_cannot_be_written_to";
+            skip::skipped(name, format_args!("another user cannot run the command: {error}"));
+            return;
+        }
+    };
+    assert!(output.contains("nothing could be tried: this folder cannot be entered"), "{output}");
 }
 
 #[test]

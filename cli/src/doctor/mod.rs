@@ -11,13 +11,14 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use report::{FileSystem, Report};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uringlet::EngineKind;
-use uringlet::probe::Probe;
+use uringlet::probe::{Answer, Probe};
 
 /// The folders to inspect if none is named. The second and third are inspected only if they are on
 /// another file system, and a scratch file can be written there.
@@ -92,7 +93,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn look(probe: &Probe, path: &Path) -> Result<FileSystem> {
-    let folder = probe.folder(path).with_context(|| path.display().to_string())?;
+    let mut folder = probe.folder(path).with_context(|| path.display().to_string())?;
+    if let Answer::Refused(refusal) = &mut folder.scratch
+        && refusal.errno == libc::EACCES
+        && accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_err()
+    {
+        refusal.words = "this folder cannot be entered".into();
+    }
     // A folder may be writable and not readable: then the type of its storage is unknown.
     let storage = File::open(path).and_then(|file| Storage::behind(&file)).unwrap_or_default();
     Ok(FileSystem { folder, storage })

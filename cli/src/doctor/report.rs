@@ -121,7 +121,8 @@ impl FileSystem {
     fn json(&self) -> Value {
         let Self { folder, storage } = self;
         let ExpectedLanes { cached, cold, direct, reason, .. } = &folder.lanes;
-        let direct = direct.map(|lane| lane.to_string());
+        let tried = folder.scratch.works();
+        let direct = direct.filter(|_| tried).map(|lane| lane.to_string());
         let timing = folder.asynchrony.timing();
         json!({
             "path": folder.path.display().to_string(),
@@ -143,14 +144,15 @@ impl FileSystem {
             },
             "served": self.served(),
             // The lane to which the engine `auto` would send the first requests of each kind. A
-            // lane is what executes requests: the calling thread, workers or the kernel.
+            // lane is what executes requests: the calling thread, workers or the kernel. Null if
+            // nothing could be tried.
             "auto": {
-                "cached_read": cached.to_string(),
-                "cached_write": cached.to_string(),
-                "cold_read": cold.to_string(),
+                "cached_read": tried.then(|| cached.to_string()),
+                "cached_write": tried.then(|| cached.to_string()),
+                "cold_read": tried.then(|| cold.to_string()),
                 "direct_read": direct,
                 "direct_write": direct,
-                "direct_reason": reason,
+                "direct_reason": tried.then_some(reason),
             },
         })
     }
@@ -175,6 +177,8 @@ impl FileSystem {
             line("io_submit, direct reads", &asynchrony_text(&folder.asynchrony));
         } else {
             line("scratch file", &folder.scratch.to_string());
+            line("auto", "not tried");
+            return;
         }
         let ExpectedLanes { cached, cold, direct, reason, .. } = &folder.lanes;
         line("auto, cached", &cached.to_string());

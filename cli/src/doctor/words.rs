@@ -27,8 +27,11 @@ impl Served {
 }
 
 impl FileSystem {
-    /// What serves each kind of request.
+    /// What serves each kind of request. Empty if nothing could be tried.
     pub fn served(&self) -> Vec<Served> {
+        if !self.folder.scratch.works() {
+            return Vec::new();
+        }
         let lanes = &self.folder.lanes;
         let one_by_one = (
             "the thread that waits, one after the other",
@@ -137,9 +140,8 @@ impl Report<'_> {
         let mut is_best = true;
         for file_system in &self.file_systems {
             add(&format!("  In {}:", file_system.folder.path.display()));
-            if !file_system.folder.scratch.works() {
-                add("    nothing could be tried: it cannot be written to");
-                continue;
+            if let Some(refusal) = file_system.folder.scratch.refusal() {
+                add(&format!("    nothing could be tried: {}", refusal.words));
             }
             for served in file_system.served() {
                 is_best &= served.is_best;
@@ -147,6 +149,18 @@ impl Report<'_> {
             }
         }
         let remedies = remedies(self.probe);
+        let tried = |file_system: &FileSystem| file_system.folder.scratch.works();
+        if !self.file_systems.iter().any(tried) {
+            add("  What uringlet can do here is unknown: name a folder that you can write to.");
+            if !remedies.is_empty() {
+                add("  Programs that insist on a refused interface need:");
+            }
+            remedies.iter().for_each(|line| add(&format!("    {line}")));
+            return text;
+        }
+        if !self.file_systems.iter().all(tried) {
+            add("  Of the folders that could be tried:");
+        }
         match (is_best, remedies.is_empty()) {
             (true, true) => add("  uringlet has all it needs here; there is nothing to change."),
             (true, false) => add(
