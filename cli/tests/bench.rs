@@ -161,6 +161,16 @@ fn rounds_go_on_until_the_budget_is_used_and_the_order_can_be_repeated() {
 }
 
 #[test]
+fn a_budget_that_is_too_short_is_refused_and_the_shortest_one_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
+    command.current_dir(folder.path()).args(["bench", "--size", "1M", "--budget", "1ms"]);
+    let refused = command.args(["--workloads", "cached-read", "--engines", "psync"]).assert();
+    let expected = contains("--budget 0.001: expected at least 1s, for one round of each cell");
+    refused.code(2).stdout("").stderr(expected);
+}
+
+#[test]
 fn where_nothing_can_be_measured_the_exit_status_says_so() {
     let folder = tempfile::tempdir().unwrap();
     bench(folder.path())
@@ -314,7 +324,7 @@ fn what_cannot_be_used_as_a_file_is_refused_by_name() {
     bench(folder.path())
         .args(["--size", "1M", "--json", "no/such/folder.json"])
         .assert()
-        .code(1)
+        .code(2)
         .stderr(contains("--json").and(contains("no/such/folder.json")));
     bench(folder.path()).args(["--size", "8192T"]).assert().code(2).stderr(contains("free space"));
 }
@@ -389,12 +399,12 @@ fn long_run(folder: &Path) -> Child {
 #[test]
 fn ctrl_c_ends_it_in_order_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    for signal in ["INT", "TERM"] {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let child = long_run(folder.path());
         let kill = format!("kill -{signal} {}", child.id());
         assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"));
         assert!(names(folder.path()).is_empty());
     }

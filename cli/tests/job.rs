@@ -183,7 +183,11 @@ fn what_cannot_be_run_is_refused_by_name() {
     for (job, cause) in cases {
         bench(folder.path(), job).assert().code(2).stderr(contains(cause));
     }
-    bench(folder.path(), "[a]\nsize=1m\n").args(["--section", "b"]).assert().code(2);
+    bench(folder.path(), "[a]\nsize=1m\n")
+        .args(["--section", "b"])
+        .assert()
+        .code(2)
+        .stderr(contains("--section b: expected the name of a section: a\n"));
     bench(folder.path(), "[a]\n").args(["--size", "1M"]).assert().code(2);
     bench(folder.path(), "[a]\nsize=1m\n")
         .env("PATH", folder.path())
@@ -234,7 +238,24 @@ fn what_is_chosen_is_run_and_nothing_else() {
 }
 
 #[test]
+fn files_with_names_of_a_form_are_not_left_behind() {
+    let test = "files_with_names_of_a_form_are_not_left_behind";
+    let Some(folder) = folder(test) else { return };
+    let job = shipped("uringlet.fio", &[]);
+    let run = ["--section", "depth-1", "--seconds", "0.03", "--engines", "psync,uringlet:auto"];
+    bench(folder.path(), &job).args(run).assert().success();
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
 fn ctrl_c_ends_fio_too() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        ends_fio_too(signal, code);
+    }
+}
+
+fn ends_fio_too(signal: &str, code: i32) {
     let Some(folder) = folder("ctrl_c_ends_fio_too") else { return };
     let job = "[a]\nsize=64k\ntime_based\nruntime=600\nunlink=1\n";
     std::fs::write(folder.path().join("job.fio"), job).unwrap();
@@ -247,8 +268,8 @@ fn ctrl_c_ends_fio_too() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.by_ref().any(|line| line.unwrap().starts_with("  rounds ")));
     let status =
-        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
     assert!(status.unwrap().success());
     // The command ends only after fio has ended.
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(child.wait().unwrap().code(), Some(code));
 }

@@ -12,11 +12,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::{Child, ExitCode};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Set by Ctrl-C; every loop checks it.
@@ -28,18 +30,33 @@ const REFUSED: u8 = 2;
 /// Exit status after Ctrl-C, as in a shell.
 pub const INTERRUPTED: u8 = 130;
 
-/// The first signal ends the measurement normally, the second one ends the process. The scratch
-/// file has no name any more, so the kernel frees it in both cases.
+/// The signal that has set [`STOP`]; 0 before.
+static STOPPED_BY: AtomicI32 = AtomicI32::new(0);
+
+/// The exit status of a measurement that a signal has ended, as in a shell.
+fn stopped() -> u8 {
+    match STOPPED_BY.load(Ordering::Relaxed) {
+        0 => INTERRUPTED,
+        signal => 128 + signal as u8,
+    }
+}
+
+/// The first signal (Ctrl-C, SIGTERM, SIGHUP) ends the measurement normally, the second one ends
+/// the process. The scratch file has no name any more, so the kernel frees it in both cases.
 ///
 /// # Errors
 /// The handler cannot be installed.
 pub fn stop_on_ctrl_c() -> Result<()> {
-    ctrlc::set_handler(|| {
-        if STOP.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(INTERRUPTED));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle Ctrl-C")?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if STOPPED_BY.swap(signal, Ordering::Relaxed) != 0 {
+                std::process::exit(128 + signal);
+            }
+            STOP.store(true, Ordering::Relaxed);
         }
-    })
-    .context("cannot handle Ctrl-C")
+    });
+    Ok(())
 }
 
 /// Waits until a child has ended. Calls `stop` once if Ctrl-C was pressed. Does not wait if the
@@ -166,7 +183,7 @@ impl<'a> Session<'a> {
         if document.interrupted {
             let command = &document.header.command;
             tell(format_args!("uringlet {command}: interrupted; the figures are of what was run"));
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(stopped()));
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -238,14 +238,22 @@ impl Matrix {
     /// The expected duration: the budget, or an estimate for a fixed number of rounds.
     pub fn takes(&self) -> Duration {
         match self.settings.rounds {
-            None => Duration::from_secs_f64(self.settings.budget),
-            Some(rounds) => {
-                let cells = self.cells().filter(|cell| cell.not_measured.is_none()).count();
-                let runs = cells as f64 * (f64::from(rounds) + 1.0);
-                // Preparing and ending a run takes time, too.
-                Duration::from_secs_f64(runs * (self.settings.seconds + 0.05))
-            }
+            None => self.least().max(Duration::from_secs_f64(self.settings.budget)),
+            Some(rounds) => self.of_rounds(rounds),
         }
+    }
+
+    /// The shortest budget: each cell has at least one round.
+    pub fn least(&self) -> Duration {
+        self.of_rounds(1)
+    }
+
+    /// An estimate for this number of rounds, and the one for latencies.
+    fn of_rounds(&self, rounds: u32) -> Duration {
+        let cells = self.cells().filter(|cell| cell.not_measured.is_none()).count();
+        let runs = cells as f64 * (f64::from(rounds) + 1.0);
+        // Preparing and ending a run takes time, too.
+        Duration::from_secs_f64(runs * (self.settings.seconds + 0.05))
     }
 
     /// Does a line have enough rounds? `enough` decides if their number is not fixed.

@@ -33,7 +33,8 @@ const JOBS: &str = include_str!("../../help/bench-jobs.txt");
 
 const STATUS: &str = "\
 Exit status: 0 if something was measured, whatever came out; 1 if the benchmark failed or measured
-nothing; 2 if it was refused, by the command or everywhere by the machine; 130 after Ctrl-C.";
+nothing; 2 if it was refused, by the command or everywhere by the machine; 130 after Ctrl-C, 143
+after SIGTERM.";
 
 /// Compares uringlet with plain pread/pwrite, Linux AIO, io_uring and POSIX AIO on your disk, in
 /// 90 seconds.
@@ -177,6 +178,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     scratch.notices.extend(arguments.sandbox.notice());
     let storage = Storage::behind(&scratch.buffered)?;
     let mut matrix = Matrix::new(arguments.settings(scratch.size), &scratch, &storage);
+    if let Some(refusal) = arguments.budget.and_then(|budget| too_short(budget, &matrix)) {
+        return Err(session::refusal(refusal));
+    }
     let header = report::header(&machine, &storage, &scratch, &matrix);
     session.begin(&header)?;
 
@@ -196,6 +200,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         bar.finish_and_clear();
     }
     matrix.results(&scratch.description, METHOD).end(session, header, &machine, &storage)
+}
+
+/// A text if the budget has no room for a round of each cell.
+fn too_short(budget: f64, matrix: &Matrix) -> Option<String> {
+    let least = matrix.least().as_secs_f64();
+    (budget < least).then(|| {
+        format!(
+            "--budget {budget}: expected at least {:.0}s, for one round of each cell; or fewer \
+             cells (--workloads, --depth, --engines)",
+            least.ceil()
+        )
+    })
 }
 
 /// The given items, or else the defaults, each item once.

@@ -30,7 +30,9 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = include_str!("../../help/reproduce-examples.txt");
 
-const STATUS: &str = "Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+const STATUS: &str =
+    "Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C, 143 after
+SIGTERM.";
 
 /// Runs a published experiment on your machine, and prints its figures beside the published ones.
 #[derive(Args)]

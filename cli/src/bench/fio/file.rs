@@ -57,6 +57,14 @@ impl<'a> Section<'a> {
         self.value(&["directory"]).map(expand).unwrap_or_default().into()
     }
 
+    /// Does the job say where its files are? A `filename_format` without a folder is a form of the
+    /// names that fio generates.
+    fn has_place(&self) -> bool {
+        let form = self.value(&["filename_format"]).map(expand);
+        self.last(&["directory", "filename", "opendir"]).is_some()
+            || form.is_some_and(|form| form.contains('/'))
+    }
+
     fn writes(&self) -> bool {
         let rw = self.value(&["rw", "readwrite"]).unwrap_or("read");
         !matches!(rw.split(':').next(), Some("read" | "randread"))
@@ -153,6 +161,12 @@ impl JobFile {
         jobs
     }
 
+    /// The names of all jobs, chosen or not.
+    pub fn names(&self) -> Vec<String> {
+        let sections = self.lines.iter().filter_map(Line::section);
+        sections.filter(|name| *name != "global").map(str::to_owned).collect()
+    }
+
     /// Is a job of this name run?
     pub fn has(&self, name: &str) -> bool {
         self.jobs().iter().any(|job| job.name == name)
@@ -171,8 +185,7 @@ impl JobFile {
 
     /// Does no job say where its files are, so that this command may choose?
     pub fn is_placeless(&self) -> bool {
-        let places = ["directory", "filename", "filename_format", "opendir"];
-        self.jobs().iter().all(|job| job.last(&places).is_none())
+        self.jobs().iter().all(|job| !job.has_place())
     }
 
     /// The folder of the files of the first job; `.` if that is not an existing folder.
@@ -259,6 +272,15 @@ mod tests {
         assert_eq!(file.engines(), ["sync", "sync"]);
         let short = file.with("libaio", Some(0.5));
         assert!(!short.contains("runtime=5\n") && short.contains("runtime=500ms\n"), "{short}");
+    }
+
+    #[test]
+    fn generated_names_say_no_place() {
+        let is_placeless = |line: &str| file(&format!("[a]\n{line}\n"), &[]).is_placeless();
+        assert!(is_placeless("size=4k") && is_placeless("filename_format=$jobname.$filenum"));
+        for line in ["directory=x", "filename=x", "opendir=x", "filename_format=x/$filenum"] {
+            assert!(!is_placeless(line), "{line}");
+        }
     }
 
     #[test]

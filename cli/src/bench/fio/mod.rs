@@ -251,6 +251,14 @@ fn difference(files: &[JobFile]) -> Option<String> {
     })
 }
 
+/// A text if a section was chosen that is in no job file.
+fn unknown_section(arguments: &Arguments, files: &[JobFile]) -> Option<String> {
+    let mut chosen = arguments.section.iter();
+    let unknown = chosen.find(|name| !files.iter().any(|file| file.has(name)))?;
+    let names: Vec<String> = files.iter().flat_map(JobFile::names).collect();
+    Some(format!("--section {unknown}: expected the name of a section: {}", names.join(", ")))
+}
+
 /// Runs the command with job files.
 ///
 /// # Errors
@@ -262,11 +270,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     program::check(&fio).map_err(session::refusal)?;
     let files = arguments.jobs.iter().map(|path| JobFile::read(path, &arguments.section));
     let files: Vec<JobFile> = files.collect::<Result<_, _>>().map_err(session::refusal)?;
-    for section in &arguments.section {
-        if !files.iter().any(|file| file.has(section)) {
-            let expected = "expected the name of a section";
-            return Err(session::refusal(format_args!("--section {section}: {expected}")));
-        }
+    if let Some(unknown) = unknown_section(arguments, &files) {
+        return Err(session::refusal(unknown));
     }
     let harms: Vec<String> = files.iter().flat_map(JobFile::harms).collect();
     if !arguments.place.allow_writes && !harms.is_empty() {
