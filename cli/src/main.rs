@@ -21,7 +21,10 @@ mod run;
 mod skip;
 mod top;
 
-use clap::{Parser, Subcommand};
+use anyhow::Context as _;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use std::io::Write as _;
 use std::process::ExitCode;
 use uringlet_lab::{machine, report, reproduce, sandbox, scratch, session, size};
 
@@ -55,7 +58,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let (name, result) = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return usage(&error),
+    };
+    let (name, result) = match command {
         Command::Run(arguments) => ("run", run::run(&arguments)),
         Command::Check(arguments) => ("check", check::run(&arguments)),
         Command::Bench(arguments) => ("bench", bench::run(&arguments)),
@@ -67,4 +74,27 @@ fn main() -> ExitCode {
         Command::Top(arguments) => ("top", top::run(&arguments)),
     };
     session::exit(name, result)
+}
+
+/// Prints a help text, the version, or what is wrong with the arguments. Returns the exit status.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Without a flush, a failure is noticed only after the end.
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    if error.kind() == ErrorKind::InvalidSubcommand && error.get(ContextKind::Usage).is_some() {
+        session::tell(format_args!("\n  [commands: {}]", commands(error)));
+    }
+    if error.use_stderr() {
+        return ExitCode::from(error.exit_code() as u8);
+    }
+    let printed = printed.context("cannot write the text");
+    session::exit("help", printed.map(|()| ExitCode::SUCCESS))
+}
+
+/// The commands among which the wrong one was expected.
+fn commands(error: &clap::Error) -> String {
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
+    let all = Cli::command();
+    let names = usage.split_whitespace().skip_while(|word| *word != "uringlet").skip(1);
+    let command = names.map_while(|name| all.find_subcommand(name)).last().unwrap_or(&all);
+    command.get_subcommands().map(clap::Command::get_name).collect::<Vec<_>>().join(", ")
 }

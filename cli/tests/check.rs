@@ -81,7 +81,7 @@ fn of_a_program_it_says_what_is_bound_and_that_it_answers() {
 #[test]
 fn what_cannot_be_loaded_is_said_and_is_a_failure() {
     uringlet(&["check", "--", "no-such-program"]).code(2).stderr(contains("no such program"));
-    uringlet(&["check", "0"]).code(2).stderr(contains("0 is not in 1.."));
+    uringlet(&["check", "0"]).code(2).stderr(contains("expected a process id"));
     uringlet(&["check"]).code(2);
     let folder = tempfile::tempdir().unwrap();
     let (source, program) = (folder.path().join("s.c"), folder.path().join("static"));
@@ -157,4 +157,22 @@ fn of_an_observed_process_it_counts_requests() {
     uringlet(&["check", &waits.pid()])
         .success()
         .stdout(contains("answering: 1 contexts, 0 requests completed"));
+}
+
+/// A container may have no /proc. Then nothing is known about processes.
+#[test]
+fn without_proc_no_process_is_said_to_be_missing() {
+    let script = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
+    for arguments in [["check", "1"], ["top", "--once"]] {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).arg(assert_cmd::cargo::cargo_bin!("uringlet"));
+        let output = command.args(arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        if error.contains("unshare: ") || error.contains("mount: ") {
+            skip::skipped("without_proc_no_process_is_said_to_be_missing", error);
+            return;
+        }
+        assert!(error.contains("/proc lists no processes, expected it mounted"), "{error}");
+        assert_eq!(output.status.code(), Some(1), "{error}");
+    }
 }

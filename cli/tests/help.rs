@@ -154,7 +154,7 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         ("--depth", "x", "from 1 to 4096"),
         ("--seconds", "0", "from 1ms to 1h"),
         ("--seconds", "NaN", "expected a time"),
-        ("--rounds", "0", "1..=1000"),
+        ("--rounds", "0", "from 1 to 1000"),
         ("--engines", "uring", "uringlet:io_uring"),
         ("--engines", "uringlet:psync", "posixaio"),
         ("--workloads", "tape", "fsync-write"),
@@ -175,7 +175,7 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
     let cases = [
         ("--size", "64k", "at least 1M"),
         ("--seconds", "0", "from 1ms to 1h"),
-        ("--rounds", "0", "1..=1000"),
+        ("--rounds", "0", "from 1 to 1000"),
     ];
     for (field, value, expected) in cases {
         for experiment in ["fd-pool", "batch", "uringlet"] {
@@ -188,9 +188,9 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         ("lookup", "--contexts", "0", "from 1 to 32768"),
         ("lookup", "--contexts", "1,x", "from 1 to 32768"),
         ("lookup", "--jobs", "1025", "from 1 to 1024"),
-        ("lookup", "--loops", "0", "1..=10000"),
+        ("lookup", "--loops", "0", "from 1 to 10000"),
         ("lookup", "--seconds", "NaN", "expected a time"),
-        ("lookup", "--rounds", "-1", "1..=1000"),
+        ("lookup", "--rounds", "-1", "from 1 to 1000"),
         ("batch", "--threads", "65", "from 1 to 64"),
         ("uringlet", "--depth", "4097", "from 1 to 4096"),
         ("batch", "--threads", "", "from 1 to 64"),
@@ -206,14 +206,40 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
     let cases = [
         ("--interval", "1x", "expected a time"),
         ("--interval", "0", "from 50ms to 1h"),
-        ("--batch", "0", "0 is not in 1.."),
+        ("--batch", "0", "expected a whole number from 1 on"),
     ];
     for (field, value, expected) in cases {
         uringlet(&["top", field, value])
             .code(2)
             .stderr(contains(field).and(contains(value)).and(contains(expected)));
     }
-    uringlet(&["top", "0"]).code(2).stderr(contains("[PID]").and(contains("0 is not in 1..")));
+    uringlet(&["top", "0"])
+        .code(2)
+        .stderr(contains("[PID]").and(contains("expected a process id")));
+    for value in ["-1", "1e99", "foo", "0"] {
+        for command in ["top", "check"] {
+            let is_named = contains(value).and(contains("expected a process id"));
+            uringlet(&[command, value]).code(2).stderr(is_named);
+        }
+    }
+    let negative = [
+        &["top", "--batch", "-1"][..],
+        &["top", "--interval", "-1s"],
+        &["bench", "--seed", "-1"],
+        &["bench", "--budget", "-1"],
+        &["bench", "--rounds", "-1"],
+        &["reproduce", "lookup", "--loops", "-1"],
+        &["run", "--stats-interval", "-1", "true"],
+        &["run", "--rq-affinity", "-1", "true"],
+        &["run", "--spare-cpus", "-1", "true"],
+        &["run", "--queue-affinity", "-1", "true"],
+    ];
+    for arguments in negative {
+        let option = *arguments.iter().find(|word| word.starts_with("--")).unwrap();
+        let is_named =
+            contains("'-1").and(contains(format!("'{option}"))).and(contains("expected"));
+        uringlet(arguments).code(2).stderr(is_named);
+    }
     uringlet(&["top", "--all", "1"]).code(2).stderr(contains("cannot be used with"));
     uringlet(&["run"]).code(2).stderr(contains("PROGRAM"));
     for command in ["all", "lookup", "batch", "fd-pool", "affinity", "uringlet"] {
@@ -237,5 +263,37 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         }
         let alone = [&command[..1], &["--forbid-errno", "EPERM"], &command[1..]].concat();
         uringlet(&alone).code(2).stderr(contains("--forbid <LIST>"));
+    }
+}
+
+#[test]
+fn an_unknown_command_gets_the_list_of_the_known_ones() {
+    let all = contains("'bogus'").and(contains("run, check, bench, compare, doctor"));
+    uringlet(&["bogus"]).code(2).stderr(all);
+    let experiments = contains("'bogus'").and(contains("lookup, batch"));
+    uringlet(&["reproduce", "bogus"]).code(2).stderr(experiments);
+}
+
+#[test]
+fn an_empty_name_is_shown() {
+    for command in ["run", "check", "doctor"] {
+        let named = contains("PROGRAM is '', expected the name of a program");
+        uringlet(&[command, "--", ""]).code(2).stderr(named);
+    }
+    for command in [&["doctor", ""][..], &["compare", "", "x"], &["bench", ""]] {
+        uringlet(command).code(2).stderr(contains("a value is required"));
+    }
+}
+
+/// A full disk, and a reader that has gone, are noticed for every text.
+#[test]
+fn a_text_that_cannot_be_written_is_a_failure() {
+    for arguments in [&["--version"][..], &["--help"], &["bench", "--help"], &["man"], &["help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
+        let output = command.args(arguments).stdout(full).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("No space left on device"), "{arguments:?}: {error}");
     }
 }

@@ -174,7 +174,7 @@ fn a_placement_is_checked_and_told_to_the_program() {
     };
     refused(&["--queue-affinity", "7000"], "--queue-affinity is 7000, expected CPUs out of");
     refused(&["--completion-affinity", "far"], "affinity is \"far\", expected a list of CPUs");
-    refused(&["--rq-affinity", "3"], "3 is not in 0..=2");
+    refused(&["--rq-affinity", "3"], "expected a whole number from 0 to 2");
     let first = uringlet::affinity::Topology::look().reachable().first().unwrap().to_string();
     let arguments = ["--queue-affinity", &*first, "--completion-affinity", "interrupt"];
     let script =

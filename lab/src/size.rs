@@ -1,5 +1,6 @@
 //! Sizes and durations as people write them: `4k`, `256M`, `1.5G`; `4 KiB`, `1.2 ms`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Bytes from a number with an optional unit k, M, G or T (powers of 1024; `KiB` and `KB` mean the
@@ -49,6 +50,20 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| expected())?;
     Duration::try_from_secs_f64(number * seconds).map_err(|_| expected())
+}
+
+/// A parser of whole numbers in this range. A range to `u64::MAX` has no upper bound.
+pub fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| {
+        let number = text.trim().parse().ok().filter(|number| range.contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| match (range.start(), range.end()) {
+            (least, &u64::MAX) => format!("expected a whole number from {least} on"),
+            (least, most) => format!("expected a whole number from {least} to {most}"),
+        })
+    }
 }
 
 /// `4k`, `256M`: the exact size in the form that [`parse`] reads, with a unit if one divides it.
@@ -118,6 +133,17 @@ pub fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_are_those_of_their_range() {
+        let on = whole::<u32>(1..=u64::MAX);
+        assert_eq!((on("1"), on(" 7 ")), (Ok(1), Ok(7)));
+        for text in ["0", "-1", "1e99", "foo", "", "4294967296"] {
+            assert_eq!(on(text).unwrap_err(), "expected a whole number from 1 on", "{text}");
+        }
+        let expected = "expected a whole number from 0 to 8";
+        assert_eq!(whole::<u8>(0..=8)("9").unwrap_err(), expected);
+    }
 
     #[test]
     fn sizes_are_read_with_and_without_units() {

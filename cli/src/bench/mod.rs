@@ -88,12 +88,13 @@ pub struct Arguments {
     budget: Option<f64>,
 
     /// Exactly this many rounds [default: until the result is certain; with job files 8]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000),
+    #[arg(long, value_parser = size::whole::<u32>(1..=1000),
           allow_hyphen_values = true)]
     rounds: Option<u32>,
 
     /// Seed of the random order in the rounds, to repeat a run [default: the time]
-    #[arg(long, value_name = "NUMBER", conflicts_with = "jobs")]
+    #[arg(long, value_name = "NUMBER", value_parser = size::whole::<u64>(0..=u64::MAX),
+          allow_hyphen_values = true, conflicts_with = "jobs")]
     seed: Option<u64>,
 
     /// The whole matrix: every engine and workload at depths 1, 8, 32 and 74
@@ -113,8 +114,7 @@ fn block_size(text: &str) -> Result<u64, String> {
 }
 
 fn depth(text: &str) -> Result<usize, String> {
-    let depth = text.trim().parse().ok().filter(|depth| (1..=DEEPEST).contains(depth));
-    depth.ok_or_else(|| format!("expected a number from 1 to {DEEPEST}"))
+    size::whole(1..=DEEPEST as u64)(text)
 }
 
 impl Arguments {

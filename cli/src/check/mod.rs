@@ -6,6 +6,7 @@ mod process;
 
 use self::answer::Answer;
 use crate::embed;
+use crate::observe;
 use crate::run::library::{self, DropIn};
 use crate::run::program;
 use crate::sandbox::Sandbox;
@@ -31,7 +32,7 @@ pub struct Arguments {
     sandbox: Sandbox,
 
     /// The process
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
+    #[arg(value_name = "PID", value_parser = observe::process_id, allow_negative_numbers = true,
           required_unless_present_any = ["program", "answer"],
           conflicts_with_all = ["program", "forbid"])]
     pid: Option<u32>,

@@ -1,5 +1,6 @@
 //! The drop-ins that a process has mapped, and the counters of its contexts.
 
+use crate::observe;
 use crate::run::library::DropIn;
 use crate::session;
 use crate::size;
@@ -50,6 +51,7 @@ pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
     let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
         Ok(maps) => maps,
         Err(error) if error.kind() == ErrorKind::NotFound => {
+            observe::need_proc()?;
             return Err(session::refusal(format_args!("PID is {pid}: no such process")));
         }
         Err(error) => return Err(error).with_context(|| format!("process {pid}")),

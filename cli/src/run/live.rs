@@ -22,7 +22,8 @@ use uringlet::stats::{Region, Snapshot};
 #[derive(Args)]
 pub struct Options {
     /// Print a line every TIME while the program runs (to standard error): 500ms, 1s, 2m
-    #[arg(long, value_name = "TIME", value_parser = observe::interval)]
+    #[arg(long, value_name = "TIME", value_parser = observe::interval,
+          allow_hyphen_values = true)]
     stats_interval: Option<Duration>,
 
     /// Write the counters at the program's exit as JSON to FILE (- for standard output)

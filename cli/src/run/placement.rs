@@ -1,6 +1,7 @@
 //! The placement of the program's requests and completions: passed to the drop-in by the
 //! environment.
 
+use crate::size;
 use clap::Args;
 use std::process::Command;
 use uringlet::affinity::{
@@ -12,21 +13,23 @@ use uringlet::affinity::{
 pub struct CpuOptions {
     /// CPUs that execute requests and hand them to the kernel: a list as in 0-3,8, or application,
     /// interrupt, other-cell, any
-    #[arg(long, value_name = "CPUS")]
+    #[arg(long, value_name = "CPUS", allow_hyphen_values = true)]
     queue_affinity: Option<Affinity>,
 
     /// CPUs that collect completions: as --queue-affinity
-    #[arg(long, value_name = "CPUS")]
+    #[arg(long, value_name = "CPUS", allow_hyphen_values = true)]
     completion_affinity: Option<Affinity>,
 
     /// Where completions go: 0 leaves them, 1 sends them back to the submitter's cell, 2 to its
     /// very CPU
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    #[arg(long, value_name = "N", value_parser = size::whole::<u8>(0..=2),
+          allow_hyphen_values = true)]
     rq_affinity: Option<u8>,
 
     /// Workers that execute queued requests beside the program's threads while CPUs are spare: at
     /// most N, 0 for none (default: one fewer than the CPUs)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = size::whole::<usize>(0..=u64::MAX),
+          allow_hyphen_values = true)]
     spare_cpus: Option<usize>,
 }
 

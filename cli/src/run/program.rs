@@ -27,6 +27,9 @@ fn refuse<T>(file: &Path, cause: impl fmt::Display) -> Result<T, Refusal> {
 /// The program was not found, or is not executable.
 pub fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let given = Path::new(name);
+    if name.is_empty() {
+        return Err("PROGRAM is '', expected the name of a program".into());
+    }
     if name.as_bytes().contains(&b'/') {
         return match std::fs::metadata(given) {
             Err(error) => refuse(given, describe(&error)),

@@ -10,7 +10,7 @@ mod screen;
 use self::columns::Column;
 use self::find::{Finder, Unseen};
 use self::programs::{Program, Programs};
-use crate::{observe, output, session};
+use crate::{observe, output, session, size};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use std::io::{IsTerminal as _, Write as _};
@@ -30,7 +30,8 @@ const HOW_TO_START: &str =
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
     /// Only the program that this process is part of
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", value_parser = observe::process_id,
+          allow_negative_numbers = true)]
     pid: Option<u32>,
 
     /// Also programs of other users, as far as you may look at them (root may)
@@ -38,7 +39,8 @@ pub struct Arguments {
     all: bool,
 
     /// Time between two snapshots: 500ms, 1s, 2m
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = observe::interval)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = observe::interval,
+          allow_hyphen_values = true)]
     interval: Duration,
 
     /// Write one snapshot as lines, no terminal needed
@@ -46,7 +48,8 @@ pub struct Arguments {
     once: bool,
 
     /// Write this many snapshots as lines
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = size::whole::<u64>(1..=u64::MAX),
+          allow_hyphen_values = true)]
     batch: Option<u64>,
 
     /// Write each snapshot as an object in a line to this file (- for standard output); without
@@ -68,6 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let finder = Finder::new(arguments.all || arguments.pid.is_some());
     let mut programs = Programs::new(finder, arguments.pid);
+    observe::need_proc()?;
     let first = programs.look().context("cannot read /proc")?;
     if let Some(pid) = arguments.pid.filter(|_| first.is_empty()) {
         return Err(session::refusal(refusal(pid, programs.finder().why_not(pid))));

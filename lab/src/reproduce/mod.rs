@@ -21,6 +21,7 @@ use self::setup::Setup;
 use crate::report::Document;
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, Session};
+use crate::size;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -166,10 +167,7 @@ fn may_start_threads() -> Result<()> {
 
 /// A parser of numbers from 1 to `most`.
 fn number(most: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync {
-    move |text| {
-        let number = text.trim().parse().ok().filter(|number| (1..=most).contains(number));
-        number.ok_or_else(|| format!("expected a number from 1 to {most}"))
-    }
+    size::whole(1..=most as u64)
 }
 
 fn ascending(given: &[usize]) -> Vec<usize> {

@@ -4,6 +4,7 @@ use crate::machine::{Machine, Storage};
 use crate::report::Outputs;
 use crate::sandbox::Sandbox;
 use crate::session;
+use crate::size;
 use clap::Args;
 
 /// The thoroughness, the sandbox, and the outputs.
@@ -14,7 +15,7 @@ pub struct Options {
     pub quick: bool,
 
     /// Rounds, over which the median is taken [default: 3; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000),
+    #[arg(long, value_parser = size::whole::<u32>(1..=1000),
           allow_hyphen_values = true)]
     rounds: Option<u32>,
 

@@ -65,7 +65,7 @@ pub struct Arguments {
 
     /// File systems side by side; 0 leaves this part out
     #[arg(long, value_name = "N", default_value_t = 2,
-          value_parser = clap::value_parser!(u8).range(0..=8), allow_hyphen_values = true)]
+          value_parser = size::whole::<u8>(0..=8), allow_hyphen_values = true)]
     file_systems: u8,
 }
 

@@ -20,6 +20,7 @@ use crate::bench;
 use crate::machine::Storage;
 use crate::scratch::Place;
 use crate::session::{self, STOP, Session};
+use crate::size;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::{Serialize, Serializer};
@@ -57,7 +58,7 @@ pub struct Arguments {
 
     /// Loops of each of 512 jobs over its file; fewer jobs make as many requests in all [default:
     /// 10; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000),
+    #[arg(long, value_parser = size::whole::<u64>(1..=10_000),
           allow_hyphen_values = true)]
     loops: Option<u64>,
 }
