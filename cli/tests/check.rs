@@ -156,7 +156,7 @@ fn of_an_observed_process_it_counts_requests() {
     let waits = Waits(child);
     uringlet(&["check", &waits.pid()])
         .success()
-        .stdout(contains("answering: 1 contexts, 0 requests completed"));
+        .stdout(contains("answering: 1 context, 0 requests completed"));
 }
 
 /// A container may have no /proc. Then nothing is known about processes.

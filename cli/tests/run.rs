@@ -329,7 +329,7 @@ fn why_nothing_went_through_is_said_in_a_line_without_being_asked() {
     compile(folder.path(), REFUSED, &[], "refused");
     let refused = folder.path().join("refused");
     uringlet().args(["run", "--"]).arg(&refused).assert().success().stderr(
-        contains("1 set-ups were refused by uringlet (EINVAL)")
+        contains("1 set-up was refused by uringlet (EINVAL)")
             .or(contains("it made no request through libaio")),
     );
     const RING: &str = "#include <sys/syscall.h>\n#include <unistd.h>\n\

@@ -117,6 +117,11 @@ pub fn digits(value: f64) -> String {
     }
 }
 
+/// The word for this number of things: `round`, `rounds`.
+pub fn plural(count: u64, one: &str) -> String {
+    if count == 1 { one.to_owned() } else { format!("{one}s") }
+}
+
 /// `12,345,678`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -133,6 +138,12 @@ pub fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_in_the_singular() {
+        let words = [0, 1, 2].map(|count| plural(count, "round"));
+        assert_eq!(words, ["rounds", "round", "rounds"]);
+    }
 
     #[test]
     fn whole_numbers_are_those_of_their_range() {

@@ -3,6 +3,7 @@
 use super::comparison::{Comparison, Ratio};
 use crate::classes::{Count, interval_text, tone};
 use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Scale, Section, Table};
+use crate::size;
 use serde::Serialize;
 use serde_json::Value;
 use uringlet_lab::verdict::Class;
@@ -81,7 +82,7 @@ fn text<'a>(of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
 
 /// The table of verdicts, and a bar for each of its lines that has a ratio.
 pub fn section(lines: &[Line], around: &Circumstances) -> Section {
-    let judged = ["ratio", "95 %", "verdict", "against", "CPU", "95 %", "verdict"];
+    let judged = ["ratio", "95 %", "verdict", "against", "CPU", "CPU 95 %", "CPU verdict"];
     let heads = around.words.heads.into_iter().chain(judged);
     let mut table = Table::new("", heads, 2..3);
     let mut previous = None;
@@ -159,7 +160,7 @@ pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
         found().map(|(name, found)| (name, &found.cpu)).filter(|(_, c)| c.ratio.is_finite());
     let cpu = Count::of(costs.clone().map(|(_, cost)| cost.class));
     let all = count.all();
-    let cells = if all == 1 { "cell" } else { "cells" };
+    let cells = size::plural(all as u64, "cell");
     let mut first = format!("Of {all} {cells}, {subject} is {}.", text(rates));
     if cpu.all() > 0 {
         first += &format!(" CPU time per request is {}.", text(costs));
@@ -192,7 +193,8 @@ fn next<'a>(
             .push(format!("others had {percent:.0} % of the CPU time, which counts for all sides"));
     }
     if *disturbed > 0 {
-        parts.push(format!("{disturbed} rounds were disturbed from outside and not counted"));
+        let rounds = if *disturbed == 1 { "round was" } else { "rounds were" };
+        parts.push(format!("{disturbed} {rounds} disturbed from outside and not counted"));
     }
     let losses = found.filter(|(_, found)| found.rate.class == Class::Worse);
     let worst = losses.min_by(|(_, a), (_, b)| a.rate.ratio.total_cmp(&b.rate.ratio));

@@ -96,8 +96,9 @@ impl Matrix {
         sections.push(Section::not_measured(not_measured));
         let choices = self.choices();
         let cells: usize = choices.iter().map(|(_, cells)| cells).sum();
+        let word = size::plural(cells as u64, "cell");
         let choice =
-            |(choice, count): &(&str, usize)| format!("in {count} of {cells} cells: {choice}");
+            |(choice, count): &(&str, usize)| format!("in {count} of {cells} {word}: {choice}");
         let heading = format!("{} has chosen", Engine::OursAuto.name());
         sections.push(Section::new(heading).with_notes(choices.iter().map(choice)));
         sections
@@ -220,9 +221,11 @@ impl Matrix {
     fn beaten(&self) -> Option<String> {
         let cells = self.cells().filter(|cell| cell.beaten_by.is_some()).count();
         (cells > 0).then(|| {
+            let figures = size::plural(cells as u64, "figure");
+            let are = if cells == 1 { "is" } else { "are" };
             format!(
-                "{cells} figures of native engines are of fewer rounds: another native engine is \
-                 faster by more than 5 %"
+                "{cells} {figures} of native engines {are} of fewer rounds: another native engine \
+                 is faster by more than 5 %"
             )
         })
     }

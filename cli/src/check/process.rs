@@ -94,8 +94,10 @@ fn answering(pid: u32) -> Result<String> {
     Ok(match contexts {
         0 => "observed: it has no context now\n".into(),
         _ => format!(
-            "answering: {contexts} contexts, {} requests completed\n",
-            size::grouped(requests)
+            "answering: {contexts} {}, {} {} completed\n",
+            size::plural(contexts, "context"),
+            size::grouped(requests),
+            size::plural(requests, "request")
         ),
     })
 }

@@ -72,7 +72,8 @@ pub struct Live<'a> {
     labels: Labels,
     begin: Instant,
     previous: (Instant, Snapshot),
-    prints: bool,
+    /// Lines are printed at this interval.
+    prints: Option<Duration>,
     json: Option<Box<dyn Write>>,
     json_path: PathBuf,
     prometheus: Option<Exposition>,
@@ -93,7 +94,7 @@ impl<'a> Live<'a> {
             labels: Labels { program: program.to_owned(), pid: 0 },
             begin: now,
             previous: (now, region.snapshot()),
-            prints: options.stats_interval.is_some(),
+            prints: options.stats_interval,
             json: json.transpose()?,
             json_path: options.stats_json.clone().unwrap_or_default(),
             prometheus: options.stats_prometheus.as_deref().map(Exposition::new).transpose()?,
@@ -133,8 +134,8 @@ impl<'a> Live<'a> {
         let (then, before) = &self.previous;
         let figures = Figures::between(before, &stats, now - *then);
         let elapsed_s = (now - self.begin).as_secs_f64();
-        if self.prints && !ended {
-            let text = line(elapsed_s, &figures, in_flight, workers);
+        if let Some(interval) = self.prints.filter(|_| !ended) {
+            let text = line(interval, elapsed_s, &figures, in_flight, workers);
             // Standard error may be closed.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
@@ -175,21 +176,31 @@ impl<'a> Live<'a> {
 }
 
 /// The figures of an interval, in a line.
-fn line(elapsed_s: f64, of: &Figures, in_flight: u64, workers: usize) -> String {
+fn line(
+    interval: Duration,
+    elapsed_s: f64,
+    of: &Figures,
+    in_flight: u64,
+    workers: usize,
+) -> String {
     let bytes = |rate: f64| size::long(rate as u64);
     let latency = |of: &observe::figures::Percentiles| {
         format!("p50 {} p99 {}", of.text(of.p50_ns), of.text(of.p99_ns))
     };
+    // Lines of short intervals have different times.
+    let digits = if interval < Duration::from_secs(1) { 2 } else { 1 };
     format!(
-        "uringlet: {elapsed_s:.1} s: {} req/s, read {}/s, written {}/s, {in_flight} in flight, \
-         {} hand-overs/s, {workers} workers, submit {}, completion {}, {} errors\n",
+        "uringlet: {elapsed_s:.digits$} s: {} req/s, read {}/s, written {}/s, {in_flight} in \
+         flight, {} hand-overs/s, {workers} {}, submit {}, completion {}, {} {}\n",
         size::rate(of.requests_per_s),
         bytes(of.bytes_read_per_s),
         bytes(of.bytes_written_per_s),
         size::rate(of.hand_overs_per_s),
+        size::plural(workers as u64, "worker"),
         latency(&of.submit),
         latency(&of.completion),
         of.errors,
+        size::plural(of.errors, "error"),
     )
 }
 
@@ -236,5 +247,23 @@ impl Exposition {
             Ok(())
         };
         replace().with_context(|| format!("--stats-prometheus: cannot write {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_short_intervals_have_different_times() {
+        let figures = Figures::between(&Snapshot::default(), &Snapshot::default(), Duration::MAX);
+        let time = |ms, elapsed_s| {
+            let text = line(Duration::from_millis(ms), elapsed_s, &figures, 0, 1);
+            assert!(text.contains(" 1 worker, ") && text.ends_with(" 0 errors\n"), "{text}");
+            text.split(" s:").next().unwrap().to_owned()
+        };
+        let times = [0.0501, 0.1002, 0.1503].map(|elapsed_s| time(50, elapsed_s));
+        assert_eq!(times, ["uringlet: 0.05", "uringlet: 0.10", "uringlet: 0.15"]);
+        assert_eq!(time(1000, 2.0003), "uringlet: 2.0");
     }
 }

@@ -76,9 +76,10 @@ impl Watch {
             errno_name(errno.into()).map_or_else(|| errno.to_string(), str::to_owned)
         });
         let names = names.collect::<Vec<_>>().join(", ");
+        let set_ups = if count == 1 { "set-up was" } else { "set-ups were" };
         (count > 0).then(|| {
             format!(
-                "{count} set-ups were refused by uringlet ({names}): see `uringlet doctor`, or let \
+                "{count} {set_ups} refused by uringlet ({names}): see `uringlet doctor`, or let \
                  --engine auto choose"
             )
         })
@@ -113,7 +114,8 @@ impl Watch {
         } else if let Some((_, name, why)) = self.lost.first() {
             let more = self.lost.len() - 1;
             let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-            format!("its process {name}{more} runs without the drop-in: {why}")
+            let run = if self.lost.len() == 1 { "runs" } else { "run" };
+            format!("its process {name}{more} {run} without the drop-in: {why}")
         } else if let Some(signal) = killed_by(status) {
             format!(
                 "{signal} ended it before it made a request through libaio, POSIX AIO or io_uring"
@@ -230,9 +232,10 @@ mod tests {
         assert!(said(&[LOADED]).unwrap().contains("`uringlet doctor -- ./program`"));
         let mut lost = watch(&[LOADED]);
         lost.lost = vec![(1, "child".into(), "why"), (2, "other".into(), "why")];
+        assert!(said(&[LOADED, REFUSED]).unwrap().contains(": 1 set-up was refused by"));
         let text = lost.verdict(Path::new("x"), ExitStatus::default()).unwrap();
         assert!(
-            text.contains("its process child, and 1 more runs without the drop-in: why"),
+            text.contains("its process child, and 1 more run without the drop-in: why"),
             "{text}"
         );
     }

@@ -2,6 +2,7 @@
 
 use crate::bench::median;
 use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Scale, Section, Table, Tone};
+use crate::size;
 use serde::Serialize;
 use std::fmt;
 
@@ -140,7 +141,7 @@ impl Shown {
 
 /// `1 thread`, `2 threads`.
 pub fn threads(count: usize) -> String {
-    if count == 1 { "1 thread".into() } else { format!("{count} threads") }
+    format!("{count} {}", size::plural(count as u64, "thread"))
 }
 
 /// The measured and the published value.

@@ -156,7 +156,8 @@ impl Report {
         let missing = paths.chain(jobs).chain(too_many);
         let accepted =
             self.too_many.iter().map(|TooMany { requests, room, batch, accepted, .. }| {
-                let sizes = format!("{requests} requests, room for {room}, batch {batch}");
+                let word = size::plural(*requests as u64, "request");
+                let sizes = format!("{requests} {word}, room for {room}, batch {batch}");
                 format!("{sizes}: submits took over {accepted:?}")
             });
         let sections = vec![

@@ -32,7 +32,8 @@ impl LookupCell {
 
 keeps!(LookupCell, ns: f64, |cell| {
     let structure = JobWay::Ours(cell.structure).name();
-    format!("{structure}, {} contexts, {}", cell.contexts, report::threads(cell.threads))
+    let contexts = size::plural(cell.contexts as u64, "context");
+    format!("{structure}, {} {contexts}, {}", cell.contexts, report::threads(cell.threads))
 });
 
 /// The whole job on one engine.

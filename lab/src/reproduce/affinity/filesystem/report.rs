@@ -51,18 +51,21 @@ impl FileSystems {
         ));
         for row in rows.iter().filter(|row| !row.runs.is_empty()) {
             let served = || row.runs.iter().flat_map(|run| &run.served);
-            let sum = |of: fn(&Served) -> u64| size::grouped(served().map(of).sum());
+            let sum = |of: fn(&Served) -> u64, what: &str| {
+                let sum = served().map(of).sum();
+                format!("{} {}", size::grouped(sum), size::plural(sum, what))
+            };
             let share = |local: fn(&Served) -> u64, remote: fn(&Served) -> u64| {
                 let local: u64 = served().map(local).sum();
                 let all = local + served().map(remote).sum::<u64>();
                 format!("{:.0} %", local as f64 / all.max(1) as f64 * 100.0)
             };
             section.notes.push(format!(
-                "{}: {} reads, {} writes, {} fsyncs; {} handed over, {} completed locally; {}",
+                "{}: {}, {}, {}; {} handed over, {} completed locally; {}",
                 row.title(),
-                sum(|s| s.reads),
-                sum(|s| s.writes),
-                sum(|s| s.fsyncs),
+                sum(|s| s.reads, "read"),
+                sum(|s| s.writes, "write"),
+                sum(|s| s.fsyncs, "fsync"),
                 share(|s| s.queue_local, |s| s.queue_remote),
                 share(|s| s.completion_local, |s| s.completion_remote),
                 served().next().map_or("", |served| &served.placement),
