@@ -1,4 +1,4 @@
-//! The error of a context that cannot be made.
+//! The error for a value with which no context can be made.
 
 use std::{fmt, io};
 

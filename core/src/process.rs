@@ -289,7 +289,7 @@ mod tests {
         assert!(VALUES.current().is_none() && VALUES.inherited().next().is_none());
         assert_eq!(VALUES.of_or(u64::MAX, || Err(5), || unreachable!()).err(), Some(5));
         let (made, kept) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        // Numbers that no process has.
+        // Generations that no process has.
         let generations = [1 << 62, (1 << 62) + 1];
         for generation in generations {
             assert!(VALUES.of(generation).is_none());

@@ -163,7 +163,7 @@ impl BufferGroup {
         begins_later
     }
 
-    /// Were these the last buffers that were taken out of the ring?
+    /// Were these buffers the most recently taken ones of the ring?
     fn are_last(&self, buffers: &[Provided]) -> bool {
         let Place::Ring { head, .. } = self.place else { return false };
         buffers.last().is_some_and(|last| last.place.wrapping_add(1) == head)

@@ -28,7 +28,7 @@ pub(crate) const NAME_MAX: usize = 128;
 /// The name of a socket, copied at submit. Empty: none.
 pub(crate) type Name = Box<[u8]>;
 
-/// The operation of a call.
+/// What a call on a socket does.
 #[derive(Debug)]
 pub(crate) enum Ask {
     Transfer(Message),

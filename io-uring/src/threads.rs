@@ -1,8 +1,8 @@
 //! The end of a thread. The rings that it has registered are released. Its requests are cancelled,
 //! because their buffers may be on its stack.
 //!
-//! The hook is a key of pthread_key_create(3). Its destructor runs when a thread ends. It does not
-//! run when a thread calls exit(3), whose handlers may still use rings.
+//! The hook is the destructor of a key (pthread_key_create(3)). It runs when a thread ends. It does
+//! not run when a thread calls exit(3), whose handlers may still use rings.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

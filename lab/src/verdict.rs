@@ -81,11 +81,10 @@ impl Interval {
     }
 
     /// The interval of `ours` divided by the best of `others`, and the index of the best. The best
-    /// is the side to which `ours` has the lowest ratio.
+    /// is the side to which `ours` has the lowest ratio. Each end is the lowest among all sides.
     ///
-    /// The same rounds choose the best side and give its interval, so noise lowers the upper end.
-    /// To allow for that, each of `others` gets an equal part of the probability that the upper end
-    /// misses the true value.
+    /// The lowest of several upper ends is too low by chance. To allow for that, each of `others`
+    /// gets an equal part of the probability that the upper end misses the true value.
     pub fn to_the_best(ours: &[f64], others: &[&[f64]]) -> Option<(usize, Self)> {
         let all = others.iter().map(|theirs| one_of(ours, theirs, others.len()));
         let all: Vec<Self> = all.collect::<Option<_>>()?;

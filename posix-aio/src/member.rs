@@ -27,7 +27,7 @@ unsafe impl Sync for List {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member(u64);
 
-/// Flag in a [`Member`]: the end of its list sends a notification.
+/// Flag in a [`Member`]: a notification is sent when its list has ended.
 const TELLS: u64 = 1;
 
 impl Member {

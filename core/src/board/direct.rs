@@ -39,7 +39,7 @@ impl<'a> DirectCompletions<'a> {
         (self.sink)(data, user_data, i64::from(result));
     }
 
-    /// Sets whether the thread has a deadline, or only polls.
+    /// Sets whether requests that may wait without end are left to other threads.
     #[inline(always)]
     pub(crate) fn bound(&mut self, bounded: bool) {
         self.bounded = bounded;

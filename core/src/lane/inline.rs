@@ -33,7 +33,7 @@ pub(crate) struct InlineLane {
     /// Locked while a request moves from the queue to the ordered ones, so that the ordered ones
     /// keep their order.
     diverting: Mutex<()>,
-    /// Holders that have lost the baton and still execute their request.
+    /// Former holders of the baton that still execute a request.
     losers: AtomicUsize,
     /// Ordered requests that a server may hold up: threads with a deadline leave them to workers.
     hanging: AtomicUsize,

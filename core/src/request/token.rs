@@ -34,9 +34,10 @@ impl Slot {
 
     /// The request, for the thread that has popped its number.
     ///
-    /// # Safety The caller has popped the number from a queue that holds each number once. So the
-    /// slot is not reused until the request was started, or the number was pushed back. The request
-    /// is not started.
+    /// # Safety
+    /// The caller has popped the number from a queue that holds each number once. So the slot is
+    /// not reused until the request was started, or the number was pushed back. The request is not
+    /// started.
     #[inline]
     pub(crate) unsafe fn popped(&self, index: u32) -> Queued<'_> {
         Queued { slot: self, index }

@@ -238,10 +238,10 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
     (if copy { Route::Copy } else { Route::Inline }, false)
 }
 
-/// May a submitter hand this read (or write) to the kernel itself, without waiting? Hints decide
-/// this for a read: if the number names another file, the read still gets its answer, or comes back
-/// with EAGAIN. A transfer for which the kernel would have to wait comes back with EAGAIN, too. A
-/// write may append, and must then keep its order, so the kernel is asked.
+/// May the submitting thread hand this read (or write) to the kernel, without waiting? For a read,
+/// remembered facts decide. If they are out of date, the read still gets its answer, or EAGAIN. So
+/// does a transfer for which the kernel would have to wait. For a write the kernel is asked now:
+/// appends have to keep their order.
 #[inline]
 pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;

@@ -37,7 +37,7 @@ impl Command {
         match *self {
             // Other sockets have no such queue, or do not show it.
             Self::Readable if is_of_internet => sockets::readable(fd),
-            Self::Unsent if is_of_internet => sockets::unsent(fd),
+            Self::Unsent if is_of_internet => sockets::queued_to_send(fd),
             Self::GetOption([level, _], ..) if level != libc::SOL_SOCKET => -libc::EOPNOTSUPP,
             Self::GetOption([level, which], at, len) => {
                 sockets::get_option(fd, (level, which), at, len)

@@ -225,10 +225,10 @@ pub unsafe extern "C" fn _io_uring_resize_rings(ring: RingAt, params: *mut Param
     }
 }
 
-/// Maps the new memory of a ring that was resized, in the place of the old.
+/// Maps the new memory of a resized ring, and then unmaps the old memory.
 ///
 /// # Safety
-/// The ring was made, and `params` are the answer.
+/// The ring was made, and the resize has filled in `params`.
 unsafe fn map_again(ring: RingAt, params: *const Params) -> c_int {
     let mut new = std::mem::MaybeUninit::<Uring>::zeroed();
     // SAFETY: the caller's contract; all pointers of the old memory are replaced.

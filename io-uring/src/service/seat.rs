@@ -76,7 +76,7 @@ mod tests {
         let seat = Seat::default();
         let other_takes = || thread::scope(|scope| scope.spawn(|| seat.take()).join().unwrap());
         assert!(seat.take() && !other_takes());
-        // The seat is as after a jump.
+        // The thread still has the seat, as after a jump out of a handler.
         assert!(seat.take());
         seat.is_late();
         assert!(!seat.is_taken() && !other_takes());

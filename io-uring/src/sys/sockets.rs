@@ -81,8 +81,8 @@ pub(crate) fn set_option(fd: i32, (level, which): (c_int, c_int), at: u64, len: 
     unsafe { call!(setsockopt, fd, level, which, at, len) as i32 }
 }
 
-/// ioctl(SIOCOUTQ): bytes that are yet to be sent, or a negative errno.
-pub(crate) fn unsent(fd: i32) -> i32 {
+/// ioctl(SIOCOUTQ): bytes in the send queue, not acknowledged yet; or a negative errno.
+pub(crate) fn queued_to_send(fd: i32) -> i32 {
     let mut value: c_int = 0;
     // SAFETY: a place for the number.
     let answer = unsafe { call!(ioctl, fd, libc::TIOCOUTQ, &raw mut value) as i32 };

@@ -276,7 +276,7 @@ static void sends_of_unequal_buffers(void)
         }
     /* A receive of a bundle also fills buffers behind an empty one. */
     with_unequal(IORING_OP_RECV, 0, 80, BUNDLE, middle);
-    /* A list's buffers are sent one by one, because their numbers may have any order. */
+    /* Provided buffers without a ring go one by one: their numbers may have any order. */
     open_pair(SOCK_STREAM);
     for (unsigned length = 0; length <= 80; length += 16) {
         io_uring_prep_provide_buffers(entry(&ring, 1), memory[0], SIZE, 4, 9, 40);

@@ -23,7 +23,7 @@ use object_store::{
 };
 use uringlet::fs::{self, BufResult, Coalesce, File, Metadata};
 
-/// Bytes of a stream that are read at a time: the maximum that the first poll of a read may copy.
+/// A stream is read in parts of this length: uringlet copies at most as much in a first poll.
 const PART: usize = 64 << 10;
 
 /// Ranges with at most `gap` bytes between them are read as one, of at most `max` bytes.

@@ -22,7 +22,7 @@ static void handler(int signal)
     (void)signal;
 }
 
-/* Readable memory that never was a context: the original looks for its magic there. */
+/* Readable memory, never a context: libaio looks for a ring's magic number in it. */
 static _Alignas(8) char no_ring[64];
 
 int main(void)

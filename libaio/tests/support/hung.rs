@@ -102,7 +102,7 @@ impl Program {
     }
 
     fn tell(&mut self) {
-        // A program that has ended reports the reason itself.
+        // If the program has ended, the next `line` says so.
         let _ = self.input.write_all(b"\n");
     }
 

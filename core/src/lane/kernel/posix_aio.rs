@@ -295,9 +295,10 @@ fn is_locked_by_us(fd: RawFd) -> bool {
 }
 
 impl PosixAio {
-    /// # Errors `-ENOSYS`: the C library has no aio, or is musl. musl remembers by a descriptor's
-    /// number whether its file is one to append to, and forgets that only after the request's
-    /// completion. If the number names another file by then, a write may go to the wrong place
+    /// # Errors
+    /// `-ENOSYS`: the C library has no aio, or is musl. musl remembers by a descriptor's number
+    /// whether its file is one to append to, and forgets that only after the request's completion.
+    /// If the number names another file by then, a write may go to the wrong place
     /// (`posix-aio/tests/reused.rs`). `-EOPNOTSUPP`: the parent of a fork has used aio, and glibc
     /// counts on the parent's threads in the child.
     pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
