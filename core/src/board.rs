@@ -367,7 +367,7 @@ impl Board {
         self.sink.is_some()
     }
 
-    /// Is the oldest read (or write) of a stream not to be cancelled?
+    /// As [`Sink::begins_streams_at_once`]. False without a sink.
     pub(crate) fn begins_streams_at_once(&self) -> bool {
         self.sink.as_ref().is_some_and(|sink| sink.begins_streams_at_once())
     }

@@ -139,7 +139,7 @@ pub enum ExpectedLane {
     Inline,
     /// Each request to a worker of its own.
     Pool,
-    /// Tried without waiting. One worker executes the reads that are not in memory, in order.
+    /// Tried without waiting. Reads whose data is not in memory go to one worker, in order.
     Cold,
     /// To the kernel, through this engine.
     Kernel(EngineKind),

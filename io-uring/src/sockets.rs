@@ -233,7 +233,7 @@ impl Socket {
         self.lacks_buffer.store(errno, Ordering::Relaxed);
     }
 
-    /// Takes a buffer of a group for the next try. Returns the length that is used.
+    /// Notes the buffer of a group for the next try. Returns the length of it that is used.
     pub(crate) fn select(&self, (at, len): (u64, u32)) -> u64 {
         self.lacks_buffer.store(0, Ordering::Relaxed);
         let wanted = self.wanted();
@@ -284,7 +284,7 @@ impl Socket {
         self.selects && matches!(&self.ask, Ask::Transfer(message) if message.is_send)
     }
 
-    /// Has a call that ended with this result used its buffer of a group?
+    /// Does a call with this result use up the buffer that it has taken from a group?
     pub(crate) fn uses_buffer(&self, result: i32) -> bool {
         result > 0 || self.is_read() && result == 0 && !self.goes_on
     }

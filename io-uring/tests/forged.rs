@@ -1,5 +1,5 @@
-//! Programs that overwrite a ring's memory, that fork, or whose calls the library sees only in
-//! part. The errors are the program's, and the library must not crash.
+//! Programs that overwrite a ring's memory, fork, are killed, or make calls that the library may
+//! miss. The library must not crash, even where the program is at fault.
 
 use support::{compile, run};
 

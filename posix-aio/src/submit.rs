@@ -66,7 +66,7 @@ pub(crate) unsafe fn start(
         }
         Err(errno) => {
             let (data, obj) = (member.word(), block as u64);
-            // SAFETY: in progress since above, and of this call alone.
+            // SAFETY: the block is in progress, and only we end it.
             unsafe { complete::complete(&IoEvent { data, obj, res: i64::from(-errno), res2: 0 }) };
         }
     }

@@ -248,7 +248,7 @@ impl Matrix {
         self.of_rounds(1)
     }
 
-    /// An estimate for this number of rounds, and the one for latencies.
+    /// An estimate for this many rounds, plus one round for latencies.
     fn of_rounds(&self, rounds: u32) -> Duration {
         let cells = self.cells().filter(|cell| cell.not_measured.is_none()).count();
         let runs = cells as f64 * (f64::from(rounds) + 1.0);

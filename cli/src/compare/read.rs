@@ -10,7 +10,7 @@ use uringlet_lab::bench::{PERCENTILES, median};
 use uringlet_lab::named;
 use uringlet_lab::verdict::Sense;
 
-/// The maximum length of a result in bytes. The longest ones have a few megabytes.
+/// The maximum size of a result in bytes. Real ones have a few megabytes at most.
 const LONGEST: u64 = 256 << 20;
 
 /// A metric.

@@ -186,7 +186,7 @@ mod tests {
     fn begun(instance: &Arc<Instance>, file: &File) -> u32 {
         let inline = &instance.lanes().inline;
         loop {
-            // The baton is never given back: a poll or the watchdog takes it.
+            // The baton is never given back: a poll or the watchdog takes it away.
             inline.take_baton();
             submit(instance, file);
             match inline.pop_started(instance.board()) {

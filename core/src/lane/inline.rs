@@ -521,8 +521,8 @@ impl InlineLane {
         }
         fence(Ordering::SeqCst);
         if self.losers.load(Ordering::SeqCst) > 0 {
-            // A holder that has lost the baton may still execute an append that was not known as
-            // one. It announces these requests afterwards.
+            // A former holder of the baton may still execute an append that was not known as one.
+            // When it is done, it announces the ordered requests.
             return false;
         }
         let Some(mut turn) = self.order.take() else { return false };

@@ -85,7 +85,7 @@ impl Router {
         }
     }
 
-    /// Is the next write that is executed at its submit to be timed?
+    /// Counts a write that its submit executes. Is it one that is timed?
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         // Two threads may get the same number: nothing depends on it.

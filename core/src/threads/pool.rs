@@ -270,8 +270,8 @@ impl WorkerPool {
         all && state.idle.is_empty()
     }
 
-    /// Releases the workers of a context that has called one, and has found that none has come for
-    /// a tick.
+    /// No worker has come within a tick of a context's call: the context's own workers do not count
+    /// any more, so that others may come.
     pub(crate) fn release(&self, tenant: &dyn Tenant) {
         let now = sys::ticks();
         lock(&self.state).release(tenant.entry(self.work), now);

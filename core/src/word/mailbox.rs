@@ -197,7 +197,7 @@ mod loom_models {
         });
     }
 
-    /// Canary: ending the watch by a plain store loses a slot.
+    /// Has to fail: ending the watch by a plain store loses a slot.
     #[test]
     #[should_panic(expected = "forgotten")]
     fn loom_canary_unwatch_by_store_forgets_a_slot() {

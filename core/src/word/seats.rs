@@ -113,8 +113,8 @@ impl Seats {
         newest(self.0[seat].load(Ordering::Acquire))
     }
 
-    /// Takes the waiting slots of each seat whose descriptor is `wanted`, and calls `f` with the
-    /// newest. Any thread may call this.
+    /// Takes the waiting slots of each seat whose descriptor is `wanted`. `f` gets the newest slot
+    /// of each. Any thread may call this.
     pub(crate) fn take_waiting(&self, wanted: impl Fn(i32) -> bool, mut f: impl FnMut(u32)) {
         for seat in &self.0 {
             let mut now = seat.load(Ordering::Relaxed);

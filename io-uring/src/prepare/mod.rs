@@ -190,8 +190,8 @@ impl Fields {
     /// The entry as a read or a write at an offset. `None`: it is another operation, or has flags.
     #[inline]
     pub(crate) fn plain_transfer(&self) -> Option<Sqe> {
-        // The low half of word 0: operation, flags and priority. Word 5: the index of a buffer, a
-        // personality and a slot.
+        // The low half of word 0: operation, flags and priority. Word 5: a buffer's index, a
+        // personality, and a file's slot.
         let is_plain = PLAIN.contains(&(self.0[0] as u32)) && self.0[5] == 0;
         (is_plain && self.op_flags() == 0).then(|| self.sqe())
     }

@@ -1,4 +1,4 @@
-//! Entries on sockets: their plans, and their calls with copies of their memory.
+//! Plans entries on sockets and makes their calls. Copies names and lists, not data.
 
 use uringlet::front::Hints;
 

@@ -19,7 +19,7 @@ struct Link {
 
 const UNLISTED: Link = Link { key: 0, newer: NONE, older: NONE, is_listed: false };
 
-/// A hash table of requests. A request is named by its place.
+/// A hash table of requests. Each is named by its index in the ring's list of requests.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// The newest request of each list. The length is a power of two, or 0.

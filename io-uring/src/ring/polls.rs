@@ -222,7 +222,7 @@ impl Locked<'_> {
         0
     }
 
-    /// Each thread that enters the ring checks this poll, beside the poll thread.
+    /// Lets each thread that enters the ring check this poll, as the poll thread does.
     fn look_first(&mut self, at: u32) {
         let before = std::mem::replace(&mut self.request(at).looked_at, true);
         self.core.looks.fetch_add(u32::from(!before), Ordering::Relaxed);

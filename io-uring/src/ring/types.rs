@@ -361,7 +361,7 @@ pub(super) enum Attempted {
     Send(PlainSend),
 }
 
-/// Messages from threads that do not wait for the lock.
+/// Messages from threads that do not wait for the ring's lock.
 #[derive(Debug)]
 pub(super) enum Mail {
     /// A request has ended, with its result.

@@ -13,7 +13,7 @@ use crate::reproduce::report::{self, Goal, Kind, Ratio, Shown, threads};
 use crate::size;
 use serde::Serialize;
 
-/// One batch size with this many threads. `P` is [`Phase`] for the job, or `()` for the path alone.
+/// A batch size, and a number of threads. `P` is [`Phase`] for the job, `()` for the submit alone.
 #[derive(Debug, Serialize)]
 pub struct Cell<P> {
     pub phase: P,
