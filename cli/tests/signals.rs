@@ -69,8 +69,10 @@ impl Program {
         program
     }
 
+    #[track_caller]
     fn line(&mut self) -> String {
-        self.lines.next().unwrap().unwrap()
+        let line = self.lines.next();
+        line.unwrap_or_else(|| panic!("no line: {:?}", self.child.wait())).unwrap()
     }
 
     fn id(&self) -> c_int {
@@ -101,13 +103,17 @@ impl Program {
     }
 }
 
-/// Sends every signal that neither stops nor kills, one after the other. Returns what the program
-/// has got.
+/// Sends every signal that neither stops nor kills, and is not SIGSYS, one after the other. Returns
+/// what the program has got.
 fn told(command: &mut Command) -> Vec<String> {
     let mut program = Program::start(command);
-    let stop_or_kill = [libc::SIGKILL, libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    // A program on a drop-in that may trap calls cannot block SIGSYS, which would end it.
+    let (stops, kill) =
+        ([libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU], libc::SIGKILL);
+    let is_other =
+        |signal: c_int| stops.contains(&signal) || [kill, libc::SIGSYS].contains(&signal);
     let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
-    let plain = (1..32).filter(|signal| !stop_or_kill.contains(signal));
+    let plain = (1..32).filter(|&signal| !is_other(signal));
     let mut told = Vec::new();
     for (signal, value) in plain
         .map(|signal| (signal, None))
