@@ -145,8 +145,9 @@ pub(crate) const EVENTFD_TRIES: u32 = 2_000;
 // Handing over to the kernel.
 
 /// A submitter hands requests to the kernel itself if its context lately had at most this many that
-/// were queued for the kernel, or in it. With qemu-img and direct requests, 4 in flight became 1.4 times as
-/// fast. 32 in flight became slower by a third, because a worker hands over several with one call.
+/// were queued for the kernel, or in it. With qemu-img and direct requests, 4 in flight became 1.4
+/// times as fast. 32 in flight became slower by a third, because a worker hands over several with
+/// one call.
 pub(crate) const AT_ONCE_MAX: usize = 8;
 
 /// An event loop that did not come in time is expected again after this many submits that have
