@@ -1,8 +1,8 @@
 //! Waits for a child and passes signals on to it, without a handler and without a race.
 //!
-//! All signals are blocked and read one by one from a signalfd(2). So none of them can end this
-//! process between the child's end and the summary. Not blocked are those that stop a process: a
-//! terminal sends them to the child as well, and a shell has to see this process stopped, too.
+//! Signals are blocked and read one by one from a signalfd(2). So none of them can end this process
+//! between the child's end and the summary. Signals that stop a process stay unblocked: a terminal
+//! sends them to the child as well, and a shell has to see this process stopped, too.
 
 #![allow(unsafe_code)]
 
