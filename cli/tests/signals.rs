@@ -2,8 +2,10 @@
 
 #![allow(unsafe_code)]
 
+mod skip;
+
 use libc::c_int;
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, WaitId, WaitIdOptions, geteuid, waitid};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -50,6 +52,8 @@ fn under_run() -> Command {
 /// A program that was started, and the lines that it prints.
 struct Program {
     child: Child,
+    /// The process that gets signals.
+    id: c_int,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
@@ -64,7 +68,8 @@ impl Program {
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.process_group(0).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut program = Self { child, lines };
+        let id = child.id().cast_signed();
+        let mut program = Self { child, id, lines };
         assert_eq!(program.line(), "ready");
         program
     }
@@ -75,24 +80,27 @@ impl Program {
         line.unwrap_or_else(|| panic!("no line: {:?}", self.child.wait())).unwrap()
     }
 
-    fn id(&self) -> c_int {
-        self.child.id().cast_signed()
+    /// Signals go to the only child of the process that was started.
+    fn behind_its_parent(mut self) -> Self {
+        let list = format!("/proc/{0}/task/{0}/children", self.id);
+        self.id = std::fs::read_to_string(list).unwrap().trim().parse().unwrap();
+        self
     }
 
     fn send(&self, signal: c_int, value: Option<usize>) {
         let value = value.map(|value| libc::sigval { sival_ptr: value as *mut libc::c_void });
         let sent = match value {
             // SAFETY: the call passes the value on as a number.
-            Some(value) => unsafe { libc::sigqueue(self.id(), signal, value) },
+            Some(value) => unsafe { libc::sigqueue(self.id, signal, value) },
             // SAFETY: the call takes two numbers.
-            None => unsafe { libc::kill(self.id(), signal) },
+            None => unsafe { libc::kill(self.id, signal) },
         };
         assert_eq!(sent, 0, "signal {signal}");
     }
 
     fn send_to_group(&self, signal: c_int) {
         // SAFETY: the call takes two numbers.
-        assert_eq!(unsafe { libc::kill(-self.id(), signal) }, 0, "signal {signal}");
+        assert_eq!(unsafe { libc::kill(-self.id, signal) }, 0, "signal {signal}");
     }
 
     /// Waits until the process is stopped.
@@ -105,8 +113,7 @@ impl Program {
 
 /// Sends every signal that neither stops nor kills, and is not SIGSYS, one after the other. Returns
 /// what the program has got.
-fn told(command: &mut Command) -> Vec<String> {
-    let mut program = Program::start(command);
+fn told(mut program: Program) -> Vec<String> {
     // A program on a drop-in that may trap calls cannot block SIGSYS, which would end it.
     let (stops, kill) =
         ([libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU], libc::SIGKILL);
@@ -134,9 +141,45 @@ fn told(command: &mut Command) -> Vec<String> {
 fn every_signal_reaches_the_program_as_it_was_sent() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(folder.path(), PRINTS_SIGNALS);
-    let natively = told(&mut Command::new(&program));
+    let natively = told(Program::start(&mut Command::new(&program)));
     assert!(natively.contains(&format!("{} with 42", libc::SIGRTMIN() + 3)), "{natively:?}");
-    assert_eq!(told(under_run().arg(&program)), natively);
+    assert_eq!(told(Program::start(under_run().arg(&program))), natively);
+}
+
+/// `uringlet run --` as the first process of a new PID namespace, as in a container. The leaders of
+/// its group and of its session are outside. `None` if this system refuses namespaces.
+fn under_run_as_first(test: &str) -> Option<Command> {
+    let flags = if geteuid().is_root() { "-pf" } else { "-rpf" };
+    let uringlet = assert_cmd::cargo::cargo_bin!("uringlet");
+    let probe = Command::new("unshare").args([flags, "true"]).output();
+    if !probe.is_ok_and(|ran| ran.status.success()) {
+        skip::skipped(test, "no PID namespaces here");
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.arg(flags).arg(uringlet).args(["run", "--"]);
+    Some(command)
+}
+
+#[test]
+fn every_signal_reaches_the_program_in_a_container() {
+    let test = "every_signal_reaches_the_program_in_a_container";
+    let Some(mut command) = under_run_as_first(test) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), PRINTS_SIGNALS);
+    let natively = told(Program::start(&mut Command::new(&program)));
+    assert_eq!(told(Program::start(command.arg(&program)).behind_its_parent()), natively);
+}
+
+/// A process whose parent has ended becomes a child of the first process.
+#[test]
+fn the_first_process_of_a_container_leaves_no_zombies() {
+    let test = "the_first_process_of_a_container_leaves_no_zombies";
+    let Some(mut command) = under_run_as_first(test) else { return };
+    let script = "orphan=$(sh -c 'sh -c : >/dev/null & echo $!')
+        while kill -0 $orphan; do :; done; exit 7";
+    let ran = command.args(["sh", "-c", script]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(7), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
 /// Prints its id, and waits for the end of its input. With an argument, it handles SIGTSTP.

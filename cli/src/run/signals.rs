@@ -11,7 +11,6 @@ use libc::{c_int, pid_t, signalfd_siginfo};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Pid;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
@@ -68,6 +67,7 @@ pub fn run_to_the_end(
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
+        remove_other_zombies(child.id().cast_signed());
         if let (Some(at), Some(interval)) = (due, interval)
             && Instant::now() >= at
         {
@@ -87,6 +87,25 @@ pub fn run_to_the_end(
     }
 }
 
+/// Waits for other processes that have ended, until none is left or the child has ended, too. The
+/// first process of a container becomes the parent of each process whose parent has ended.
+fn remove_other_zombies(child: pid_t) {
+    loop {
+        // SAFETY: the structure has only numbers, and 0 is one.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOHANG;
+        // SAFETY: the call writes to the structure. A process that has ended stays as it is.
+        let found = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options | libc::WNOWAIT) };
+        // SAFETY: a successful call sets the number of a process, or leaves 0.
+        let other = unsafe { info.si_pid() };
+        if found != 0 || other == 0 || other == child {
+            return;
+        }
+        // SAFETY: as above. This process has no thread that waits for children of its own.
+        unsafe { libc::waitid(libc::P_PID, other.cast_unsigned(), &raw mut info, options) };
+    }
+}
+
 /// What decides whether the child has got a signal that this process has got.
 #[derive(Clone, Copy)]
 struct Places {
@@ -100,10 +119,13 @@ struct Places {
 
 impl Places {
     fn of(child: pid_t) -> Self {
-        let (other, own) = (Pid::from_raw(child), rustix::process::getpid());
-        let same_group = rustix::process::getpgid(other) == Ok(rustix::process::getpgrp());
-        let leads = rustix::process::getsid(None) == Ok(own);
-        Self { child, own: own.as_raw_pid(), same_group, leads }
+        // In a container, the leader of the group or of the session may be outside. Its number is
+        // 0 then, which is no number for rustix.
+        // SAFETY: the calls take and return numbers.
+        let (own, group, session) = unsafe { (libc::getpid(), libc::getpgid(0), libc::getsid(0)) };
+        // SAFETY: as above. An error means that the child has ended.
+        let same_group = unsafe { libc::getpgid(child) } == group;
+        Self { child, own, same_group, leads: session == own }
     }
 }
 
