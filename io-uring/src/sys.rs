@@ -168,9 +168,14 @@ pub(crate) fn eventfd_id(fd: i32) -> Option<u64> {
 /// The process of a pidfd. `None`: the descriptor is none, the process was reaped, or /proc is not
 /// readable, or of another PID namespace, in which processes have other numbers.
 pub(crate) fn process_of(fd: i32) -> Option<i32> {
-    let me = std::fs::read_link("/proc/self").ok()?;
-    let is_ours = me.to_str()?.parse() == Ok(std::process::id());
-    told_of(fd, "Pid:").filter(|&process| is_ours && process > 0)
+    told_of(fd, "Pid:").filter(|&process| process > 0 && proc_shows_our_namespace())
+}
+
+/// Does /proc show the PIDs of this process's namespace? After unshare(1) with `--pid` alone, it
+/// shows those of the namespace before, under which other processes are found.
+pub(crate) fn proc_shows_our_namespace() -> bool {
+    let own = std::fs::read_link("/proc/self").ok();
+    own.and_then(|own| own.to_str()?.parse().ok()) == Some(std::process::id())
 }
 
 /// Adds 1 to a nonblocking eventfd.

@@ -72,6 +72,32 @@ fn rings_that_are_left_to_the_kernel_are_the_kernels() {
     }
 }
 
+/// unshare(1) with `--pid` alone leaves a /proc that has other processes under the program's PIDs.
+#[test]
+fn a_ring_is_shared_where_proc_shows_another_pid_namespace() {
+    let test = "a_ring_is_shared_where_proc_shows_another_pid_namespace";
+    // SAFETY: geteuid(2) takes no arguments and cannot fail.
+    #[allow(unsafe_code)]
+    let flags = if unsafe { libc::geteuid() } == 0 { "-pf" } else { "-rpf" };
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    if !run("unshare", &[flags, "true"], folder.path(), false).status.success() {
+        return skipped(test, "no PID namespaces here");
+    }
+    let Some(program) = compile(test, "shared.c", folder.path()) else { return };
+    let inside = [flags, program.to_str().expect("text")];
+    let on = |ours| {
+        let output = run("unshare", &inside, folder.path(), ours);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "ours: {ours}: {}\n{error}", output.status);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let ours = on(true);
+    assert!(ours.lines().count() > 3, "{ours}");
+    if has_io_uring() {
+        assert_eq!(on(false), ours, "the kernel's (left) and ours");
+    }
+}
+
 #[test]
 fn rights() {
     // SAFETY: geteuid(2) takes no arguments and cannot fail.

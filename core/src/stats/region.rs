@@ -89,7 +89,8 @@ impl ProcessId {
         let generation = process::enter();
         let pid = sys::getpid() as u32;
         if GENERATION.load(Ordering::Acquire) != generation {
-            STARTED.store(Self::of(pid).map_or(0, |own| own.started), Ordering::Relaxed);
+            // /proc may be of another PID namespace, so the pid is not asked for.
+            STARTED.store(Self::shown("self", pid).map_or(0, |own| own.started), Ordering::Relaxed);
             GENERATION.store(generation, Ordering::Release);
         }
         Self { pid, started: STARTED.load(Ordering::Relaxed) }
@@ -97,7 +98,12 @@ impl ProcessId {
 
     /// The process that has this pid now, if there is one that has not ended.
     pub fn of(pid: u32) -> Option<Self> {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        Self::shown(&pid.to_string(), pid)
+    }
+
+    /// The process that /proc shows in this folder.
+    fn shown(folder: &str, pid: u32) -> Option<Self> {
+        let stat = std::fs::read(format!("/proc/{folder}/stat")).ok()?;
         // The second field is a name in brackets, of any bytes.
         let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
         let mut fields = std::str::from_utf8(&stat[after..]).ok()?.split_ascii_whitespace();
@@ -198,7 +204,10 @@ impl Region {
     /// has it: for [`publish_to`].
     pub fn path(&self) -> PathBuf {
         let fd = self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        format!("/proc/{}/fd/{fd}", std::process::id()).into()
+        let number = || std::process::id().to_string().into();
+        // /proc may be of another PID namespace.
+        let own = std::fs::read_link("/proc/self").unwrap_or_else(|_| number());
+        Path::new("/proc").join(own).join("fd").join(fd.to_string())
     }
 
     /// Sets the program's process.

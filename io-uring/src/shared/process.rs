@@ -50,8 +50,9 @@ pub(crate) fn is_gone(word: u64) -> bool {
     if pid == 0 || !sys::is_process(pid) {
         return true;
     }
-    Stat::of(&pid.to_string())
-        .is_some_and(|stat| stat.start & START.1 != get(word, START) || stat.is_dead)
+    sys::proc_shows_our_namespace()
+        && Stat::of(&pid.to_string())
+            .is_some_and(|stat| stat.start & START.1 != get(word, START) || stat.is_dead)
 }
 
 /// Fields of `/proc/PID/stat` (proc(5)).

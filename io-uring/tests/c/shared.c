@@ -135,6 +135,30 @@ static void nothing_comes(struct io_uring *ring)
     ended(child);
 }
 
+/* A request stays in flight while its owner lives, however long another process waits for it. */
+static void owner_lives(struct io_uring *ring)
+{
+    int data[2], told[2], over[2];
+    MUST(pipe(data) == 0 && pipe(told) == 0 && pipe(over) == 0);
+    fflush(stdout);
+    pid_t owner = fork();
+    if (owner == 0) {
+        static char own[8];
+        submit_read(ring, data[0], own, sizeof own, 0, 1);
+        tell(told[1]);
+        hear(over[0]);
+        _exit(0);
+    }
+    hear(told[0]);
+    struct __kernel_timespec time = { .tv_nsec = 100000000 };
+    struct io_uring_cqe *cqe;
+    printf("before there is data: %d\n", io_uring_wait_cqe_timeout(ring, &cqe, &time));
+    tell(data[1]);
+    completions(ring, "then", 1);
+    tell(over[1]);
+    ended(owner);
+}
+
 /* More completions than the ring holds: the owner does other work, and another process reaps. */
 static void overflows(struct io_uring *ring)
 {
@@ -227,6 +251,7 @@ int main(void)
     turns(ring);
     fflush(stdout);
     nothing_comes(ring);
+    owner_lives(ring);
     overflows(ring);
     crowd(ring);
     /* The last part runs in the process that made the ring. */
