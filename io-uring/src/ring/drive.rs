@@ -175,10 +175,7 @@ impl Core {
                 }
                 Try::Transfer { key, result, .. } => {
                     let Some(at) = locked.find(key) else { continue };
-                    match result {
-                        Some(result) => locked.complete(at, result),
-                        None => locked.make_ready(at),
-                    }
+                    locked.transfer_was_tried(at, result);
                 }
             }
         }

@@ -196,6 +196,16 @@ impl Locked<'_> {
         None
     }
 
+    /// A transfer was tried with this result. `None`: it would wait, and the engine gets it, unless
+    /// it was cancelled meanwhile.
+    pub(super) fn transfer_was_tried(&mut self, at: u32, result: Option<i32>) {
+        let is_cancelled = self.request(at).refused != 0;
+        match result.or(is_cancelled.then_some(-libc::ECANCELED)) {
+            Some(result) => self.complete(at, result),
+            None => self.make_ready(at),
+        }
+    }
+
     /// Makes a call on this thread, which has to be the one that submitted the request. In another
     /// thread, which has other rights, the answer is `-EACCES`. That happens if the thread
     /// continues a chain.

@@ -234,7 +234,8 @@ impl Model {
                     match one {
                         Try::Send(send) => locked.state.tasks.push(Task::Send(send)),
                         Try::Transfer { key, .. } => {
-                            locked.find(key).into_iter().for_each(|at| locked.make_ready(at));
+                            let found = locked.find(key);
+                            found.into_iter().for_each(|at| locked.transfer_was_tried(at, None));
                         }
                     }
                 }
@@ -594,6 +595,27 @@ fn a_request_that_is_cancelled_while_it_is_tried_ends_in_place_of_a_wait() {
     assert!(model.with(|locked| locked.find(key).is_some()));
     model.bring(Mail::Tried(vec![Attempted::Request(key, Tried::Waits)]));
     assert!(model.with(|locked| locked.find(key).is_none()));
+    model.finish();
+}
+
+/// So may the thread that cancels a transfer.
+#[test]
+fn a_transfer_that_is_cancelled_while_it_is_tried_is_not_passed_on() {
+    let mut model = Model::new(1);
+    let core = Arc::clone(&model.core);
+    let key = model.with(|locked| {
+        let at = locked.take();
+        let request = locked.request(at);
+        (request.opcode, request.stage) = (op::READ, Stage::Tried);
+        locked.key(at)
+    });
+    assert_eq!(core.cancel_at(&core.engine().unwrap(), key), 0);
+    model.with(|locked| {
+        let at = locked.find(key).expect("it is being tried");
+        locked.transfer_was_tried(at, None);
+        assert!(locked.find(key).is_none());
+        assert!(locked.next_for_engine().is_none());
+    });
     model.finish();
 }
 
