@@ -14,8 +14,8 @@ work="$(mktemp -d)"
 trap 'git worktree remove --force "$work/before" 2>/dev/null || true; rm -rf -- "$work"' EXIT
 git worktree add --quiet --detach "$work/before" "$1"
 
-# Builds with debug information, from which abidiff reads the types. Builds without optimization,
-# which would take long.
+# Builds with debug information, from which abidiff reads the types. Nothing is optimized, because
+# that would take long.
 build() {
     (cd -- "$1" && CARGO_TARGET_DIR="$target/abi" cargo rustc --locked -p uringlet-capi \
         --crate-type cdylib)

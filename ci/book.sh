@@ -2,8 +2,8 @@
 # Builds the book from docs/ with mdBook: ci/book.sh [FOLDER | --commands]
 #
 # With --commands, this script builds no book, but runs every command of the pages. The test
-# (cli/tests/commands_of_the_book.rs) names the commands that are left out, with the reasons. Also
-# skips commands that cannot run on this machine.
+# (cli/tests/commands_of_the_book.rs) names the commands that are left out, with the reasons. The
+# test also skips commands that cannot run on this machine.
 #
 # The book goes to FOLDER (target/book); its first page is docs/index.html there. The other
 # documents of the repository become chapters after docs/. Source files are copied to the places

@@ -7,8 +7,8 @@
 # on; directio 512`, by 8 connections of wrk on the loopback (PORT, 18741 by default). Both sides
 # take turns: ROUNDS (5) of LENGTH (3) seconds each. FORBID is the sandbox of the drop-in's side
 # (none by default). FOLDER is for the sources and the files (target/nginx by default). Prints
-# medians, CPU time for each request, and the ratio with its range. Fails if a response is no 200,
-# or if nothing went through the drop-in.
+# medians, CPU time for each request, and the ratio with its range. Fails if a response has another
+# status than 200, or if nothing went through the drop-in.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

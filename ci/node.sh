@@ -60,7 +60,7 @@ export -f run_test
 run_ours="${ours[*]} --"
 export scratch folder run_ours
 
-# Prints the lines of run_test for side $1.
+# Runs all tests on side $1, and writes the sorted lines of run_test into a file.
 side() {
     printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'run_test "$@"' - "$1" |
         sort >"$scratch/$1.txt"

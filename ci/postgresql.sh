@@ -129,7 +129,7 @@ sql() {
 # Starts the server in the background, and waits until it answers.
 start() {
     local try
-    # Processes of a killed server may go on for a moment, and keep a new one away.
+    # Processes of a killed server may go on for a moment, and keep a new server from starting.
     for ((try = 0; try < 100; try++)); do
         if [[ -n "$server" ]] && kill -0 "$server" 2>/dev/null; then
             if inside pg_isready -q; then return 0; fi
@@ -232,7 +232,8 @@ compare_rates() {
     done
 }
 
-# Checks that the server has not panicked, and that its reads went through uringlet, if they should.
+# Checks that the server has not panicked. With io_uring as the method, also checks that its reads
+# went through uringlet.
 requests_through() {
     local requests
     ! grep -q PANIC "$folder/log" || fail "the server panicked"

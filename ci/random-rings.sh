@@ -2,13 +2,13 @@
 # Runs random io_uring programs on the kernel and on the drop-in, and compares what they print:
 # ci/random-rings.sh [COUNT [FIRST]]
 #
-# COUNT is 100,000 by default, FIRST the first seed (1). A program has up to twenty entries: reads
-# and writes of files and pipes, also with flags, closes, links, drains, timeouts, cancels, and
-# messages to two rings, on a queue that overflows. Half of the programs have requests that wait, on
-# pipes, sockets, listeners, epolls, futexes, children, and files and buffers that are registered
-# with tags; some take buffers of groups, or are multishot. Such requests end by data or clients, by
-# cancels (also by descriptor), or with their thread. Some programs fork while requests wait, or
-# have several processes use one ring.
+# COUNT is 100,000 by default, FIRST the first seed (1). A program has up to twenty entries, on a
+# queue that overflows. Entries are reads and writes of files and pipes, also with flags, closes,
+# links, drains, timeouts, cancels, and messages to two rings. Half of the programs have requests
+# that wait, on pipes, sockets, listeners, epolls, futexes and children. Some of these requests use
+# files and buffers that are registered with tags, or buffers of groups, and some are multishot.
+# Requests that wait end by data or clients, by cancels (also by descriptor), or with their thread.
+# Some programs fork while requests wait, or have several processes use one ring.
 # From Linux 6.16 on, there are also commands to sockets, pipes, sends without a copy, and cloned
 # buffers. Rings are of all modes, DEFER_TASKRUN too. Exits with 2 at the first difference, and
 # prints it. If the kernel itself gives several answers to a program, this is no difference; such
@@ -60,7 +60,7 @@ for ((seed = first; seed < first + count; seed += step)); do
     LD_PRELOAD="$library" timeout 120 ./random "$seed" "$step" >ours || die "from seed $seed"
     for differs in $(differing); do
         is_uncertain "$differs" || {
-            # What the program printed then: it may not differ again.
+            # Prints the outputs that differed: another run may not differ.
             diff <(of_seed theirs) <(of_seed ours) | head -n 20 || true
             die "a difference of seed $differs: the kernel (<) and ours (>)"
         }

@@ -5,7 +5,7 @@
 # One process for each CPU makes rings on the drop-in, one after the other, with different flags.
 # Its main thread enters the ring with random entries, while another thread writes random bytes to
 # the ring's memory. For one ring in four, a child process instead writes to all memory that it
-# shares with its parent. No other process may crash, hang or be killed. SECONDS is 600 by default.
+# shares with its parent. No parent may crash, hang or be killed. SECONDS is 600 by default.
 # PROFILE is the build of the drop-in (debug, with checks, by default).
 set -euo pipefail
 # shellcheck source=ci/common.sh

@@ -4,7 +4,7 @@
 #
 # Needs Python 3.12 or later, named by PYTHON (python3 by default). pip fetches turbofile; nothing
 # of it is kept in the repository. FORBID is the drop-in's sandbox (docker by default). Fails if a
-# file is wrong, or if no request went through uringlet.
+# file is wrong, or if at most 1,000 requests went through uringlet.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

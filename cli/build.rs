@@ -4,8 +4,8 @@
 //! In stable cargo, a package cannot depend on the shared library of another one. So a release
 //! build has cargo build these libraries once more, stripped, in a folder of its own below
 //! `OUT_DIR`. Other profiles carry nothing: there cargo puts the libraries beside the command.
-//! A command that carries nothing knows the folder where cargo puts them. It looks there if it is
-//! installed elsewhere (`cargo install --debug --path cli`).
+//! A command that carries nothing knows the folder where cargo puts the libraries. The command
+//! looks there if it is installed elsewhere (`cargo install --debug --path cli`).
 //!
 //! `URINGLET_DROP_INS` names a folder with built libraries, or is `none`.
 
@@ -97,7 +97,7 @@ fn build(target: &Path) -> Vec<PathBuf> {
         // A statically linked command carries dynamically linked libraries.
         if env::var("CARGO_CFG_TARGET_FEATURE").is_ok_and(|list| list.contains("crt-static")) {
             let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-            // `+crt-static` would override `-crt-static`, so it is replaced where it stands.
+            // `+crt-static` would override an added `-crt-static`, so `+crt-static` is replaced.
             // Targets that link statically by default have no flag to replace. They need
             // `-crt-static`, too.
             let flags = flags.replace("+crt-static", "-crt-static");

@@ -26,8 +26,8 @@ if [[ "$arch" != "$(uname -m)" ]]; then
     need "$compiler"
 fi
 
-# Has Zig make its form of glibc: for each of glibc's libraries, a library that has the symbols but
-# no code; and the object files that glibc links into programs.
+# Has Zig make its form of glibc. Its libraries have the symbols of glibc's libraries, but no code.
+# Zig also makes the object files that glibc links into programs.
 stubs="$packages/glibc-$glibc-$arch"
 if [[ ! -e "$stubs/libc.so" ]]; then
     cache="$packages/zig-$arch"
@@ -44,7 +44,7 @@ if [[ ! -e "$stubs/libc.so" ]]; then
     done
     printf 'GROUP ( %s %s )\n' "$stubs/libc.so.6" "$stubs/libc_nonshared.a" >"$stubs/libc.so"
 fi
-# From the linker's name, rustc derives which kind of arguments it takes: `gcc` here.
+# rustc passes arguments of the kind that the linker's name ends with: `gcc` here.
 linker="$stubs/stubs-gcc"
 # libgcc_s may use symbols that Zig's glibc lacks: a program loads libgcc_s and glibc from the
 # machine that runs it. The Rust toolchain's lld takes two version scripts, rustc's and this

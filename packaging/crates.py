@@ -13,10 +13,10 @@ PACKAGED = [
 
 
 def linked(triple, manifest="Cargo.toml", roots=None):
-    """Packages by id, the ids of the roots and of all that is linked, and who needs whom.
+    """Packages by id, the ids of the roots, the ids of all linked packages, and the dependencies.
 
-    The roots are PACKAGED, or the names that are given. No crate that only builds or tests is among
-    what is linked.
+    The roots are PACKAGED, or the names that are given. Crates that are needed only for builds or
+    tests are left out.
     """
     command = ["cargo", "metadata", "--locked", "--format-version", "1"]
     command += ["--manifest-path", manifest, "--filter-platform", triple]

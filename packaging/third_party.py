@@ -89,7 +89,7 @@ def text_of(package, licence):
 
 
 def notices(package):
-    """The NOTICE files of a crate: the Apache licence demands to pass them on."""
+    """The NOTICE files of a crate, which the Apache licence requires in every copy."""
     folder = pathlib.Path(package["manifest_path"]).parent
     return [one.read_text() for one in sorted(folder.iterdir()) if one.name.upper() == "NOTICE"]
 

@@ -21,14 +21,15 @@ fn main() {
     println!("cargo::rerun-if-changed=posix-aio.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
-    // GNU ld takes only one version script. On x86-64, rustc brings an lld of its own.
+    // GNU ld takes only one version script, and lld takes two. On x86-64, rustc uses an lld of its
+    // own without this argument.
     if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
         println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
     }
     // Packages that depend on this one read this value.
     println!("cargo::metadata=folder={folder}");
     println!("cargo::rustc-link-arg-cdylib=-Wl,-soname,libposix_aio.so");
-    // The library's threads run its code: dlclose(3) must not unmap it.
+    // The library's threads run its code, so dlclose(3) must not unmap the library.
     println!("cargo::rustc-link-arg-cdylib=-Wl,-z,nodelete");
     println!("cargo::rustc-link-arg-cdylib=-Wl,--version-script={folder}/posix-aio.map");
     for (name, has_twin) in NAMES {

@@ -5,8 +5,8 @@
 
 `read_many` of 4,096 blocks beside a loop of pread in C; `aread_into` beside aiofile (its own
 threads, and on uringlet) and aiofiles, where they are installed. Each round runs every way once,
-in turn; the medians are printed. A ratio above 1.00 means that uringlet takes longer. Figures of a
-machine that does something else beside are worth nothing.
+in turn; the medians are printed. A ratio above 1.00 means that a way takes longer than pread in C.
+Figures are worth nothing if other programs run at the same time.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ static void expect(struct uringlet *u, unsigned number, int res)
     CHECK(cqe.user_data == number && cqe.res == res);
 }
 
-/* Cancels a request. It cannot be cancelled while a thread tries to execute it, so this repeats
- * until such a try has ended. */
+/* Cancels a request. A request cannot be cancelled while a thread tries to execute it, so this
+ * function repeats the cancel until the try has ended. */
 static void cancel(struct uringlet *u, unsigned number)
 {
     int ret;

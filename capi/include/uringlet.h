@@ -2,11 +2,12 @@
  *
  * Licensed under Apache-2.0 or MIT, at your option. uringlet(7) is the manual.
  *
- * Functions answer 0 or a count, or a negative errno; errno itself stays as it is. A NULL, forged
- * or destroyed context is answered with -EINVAL, and so is every context in the child of a fork.
+ * Functions return 0 or a count, or a negative errno; errno itself stays as it is. For a NULL,
+ * forged or destroyed context they return -EINVAL. In the child of a fork, they return -EINVAL for
+ * every context of the parent.
  *
- * One thread at a time submits to a context and reaps from it; a call that meets another one is
- * answered with -EBUSY. Any thread may cancel.
+ * One thread at a time submits to a context and reaps from it. A call returns -EBUSY while another
+ * thread's call uses the context. Any thread may cancel.
  */
 #ifndef URINGLET_H
 #define URINGLET_H

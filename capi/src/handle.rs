@@ -28,7 +28,7 @@ pub(crate) struct Shared {
 // the rest can be shared.
 unsafe impl Sync for Shared {}
 
-/// The exclusive right to use `owned`. It ends when this is dropped.
+/// The exclusive right to use `owned`. The right ends when this value is dropped.
 struct Turn<'a>(&'a Shared);
 
 impl Shared {

@@ -128,7 +128,7 @@ impl Owned {
     pub(crate) fn reap(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         let mut reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == 0 && self.outstanding > 0 && !cqes.is_empty() {
-            // This executes requests that need not sleep, so that they have completed.
+            // A wait for zero completions executes requests that need not sleep.
             let _ = self.context_mut().wait(0, None);
             reaped = self.context_mut().reap_into_uninit(cqes);
         }
@@ -220,7 +220,8 @@ impl Owned {
             let submitted = unsafe { self.submit() };
             match submitted.and_then(|_| self.wait_more(min(self.outstanding), None)) {
                 Ok(_) => {}
-                // A signal handler has run; the buffers still belong to the reads.
+                // A signal handler has run, or there was no room. The buffers still belong to the
+                // reads.
                 Err(errno) if [-libc::EINTR, -libc::EAGAIN].contains(&errno) => {}
                 Err(errno) => return Err(errno),
             }

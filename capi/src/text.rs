@@ -34,7 +34,7 @@ impl Text {
     pub(crate) fn set(self, text: &str) -> *const c_char {
         let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
         let kept = TEXTS.try_with(|texts| {
-            // A signal handler may have interrupted the change of the texts.
+            // In a signal handler that has interrupted a change of the texts, the text is empty.
             let Ok(mut texts) = texts.try_borrow_mut() else { return c"".as_ptr() };
             let at = self.place();
             texts[at] = text;

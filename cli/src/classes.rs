@@ -32,7 +32,7 @@ impl Count {
     }
 }
 
-/// A plain tone, unless the class is beyond noise.
+/// How a table shows a class: better and worse stand out, level and unknown are plain.
 pub fn tone(class: Class) -> Tone {
     match class {
         Class::Better => Tone::Win,

@@ -1,4 +1,4 @@
-//! `uringlet completions`: has a shell complete the command's arguments.
+//! `uringlet completions`: lets a shell complete the command's arguments.
 
 use crate::{Cli, session};
 use anyhow::Result;

@@ -48,7 +48,7 @@ fn root() -> PathBuf {
 struct Document {
     /// Text and destination, images included.
     links: Vec<(String, String)>,
-    /// Anchors, as code hosts and mdBook make them of headings.
+    /// Anchors, as code hosts and mdBook make them from headings.
     anchors: BTreeSet<String>,
     /// The code blocks for a shell.
     shell: Vec<String>,
@@ -284,7 +284,7 @@ fn is_one_word(line: &str) -> bool {
     !word.contains(char::is_whitespace)
 }
 
-/// Is the line one link or picture, after the mark of a list? It is easier to read in one line.
+/// Is the line one link or picture, after the mark of a list? A link is easier to read in one line.
 fn is_one_link(line: &str) -> bool {
     let line = line.trim().trim_start_matches("- ").trim_end_matches(['.', ',', ';', ':']);
     let link = line.strip_prefix('!').unwrap_or(line);
@@ -486,8 +486,8 @@ fn implemented(line: &str) -> Option<(Option<&str>, &str)> {
     })
 }
 
-/// Uses of `then_some` with a value of a type with a drop: the drop also runs if the condition is
-/// false.
+/// Uses of `then_some` with a value whose type implements `Drop`. If the condition is false, the
+/// value is made nevertheless, and dropped.
 fn made_too_early<'a>(text: &'a str, dropped: &BTreeSet<&str>) -> Vec<(usize, &'a str)> {
     let (mut found, mut this) = (Vec::new(), "");
     for (line, at) in text.lines().zip(1..) {
@@ -518,8 +518,8 @@ fn nothing_is_dropped_that_was_not_wanted() {
     assert!(complaints.is_empty(), "make these with `then`, which calls: {complaints:#?}");
 }
 
-/// The type that an unindented line defines. An indented one belongs to a test or a function, or is
-/// an associated type.
+/// The type that an unindented line defines. An indented type belongs to a test or a function, or
+/// is an associated type.
 fn defined_type(line: &str) -> Option<&str> {
     if line.starts_with(char::is_whitespace) {
         return None;
@@ -576,8 +576,8 @@ fn no_two_files_of_a_library_define_a_type_of_one_name() {
     let sources = files(&[".rs"]);
     let mut complaints = Vec::new();
     for library in CRATES.iter().take_while(|&&name| name != "cli") {
-        // The types by name and by file: the variants of a type, one for loom and one for other
-        // builds, are in one file.
+        // The types by name and by file. A type may have one definition for loom and one for other
+        // builds, both in one file.
         let mut types: BTreeMap<&str, BTreeMap<&Path, usize>> = BTreeMap::new();
         for (file, text) in crate_sources(&sources, library) {
             for (line, number) in text.lines().zip(1..) {

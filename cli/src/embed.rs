@@ -1,5 +1,5 @@
 //! Puts the drop-ins that the command carries where the loader finds them. A drop-in is a library
-//! that replaces libaio, POSIX AIO or liburing. The command has the bytes of its file.
+//! that replaces libaio, POSIX AIO or liburing. The command contains the bytes of each drop-in.
 //!
 //! A user who can write to a preloaded library controls every program that loads it. So a folder is
 //! used only if nobody but its owner and root can change it or any folder above it. A file in it is
@@ -148,7 +148,7 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
 }
 
 /// Makes the folder if it does not exist, and returns its path without symbolic links. Refuses a
-/// folder that other users own, or that they can change, itself or by a folder above it.
+/// folder of another user. Also refuses it if other users can change it or a folder above it.
 fn make(folder: &Path) -> Result<PathBuf> {
     let made = DirBuilder::new().mode(0o755).create(folder);
     if let Err(error) = made
@@ -190,7 +190,8 @@ fn is_usable(path: &Path, bytes: &[u8]) -> Option<bool> {
     (found == bytes).then(|| is_executable(&file))
 }
 
-/// Can the file be mapped as the loader does? Not on a file system that is mounted noexec.
+/// Can the file be mapped for execution, as the loader maps it? A file system that is mounted
+/// noexec refuses this.
 fn is_executable(file: &File) -> bool {
     const SIZE: usize = 4096;
     let protection = ProtFlags::READ | ProtFlags::EXEC;
@@ -206,7 +207,7 @@ fn is_executable(file: &File) -> bool {
 /// The library in sealed memory. The descriptor stays open, in this process only.
 fn in_memory(name: &str, bytes: &[u8]) -> Result<PathBuf> {
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
-    // Linux before 6.3 does not know the flag; with vm.memfd_noexec 2, the flag is required.
+    // Linux before 6.3 does not know `NOEXEC_SEAL`. With vm.memfd_noexec 2, the kernel requires it.
     let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
     let made = made.or_else(|error| match error {
         Errno::INVAL => memfd_create(name, flags),

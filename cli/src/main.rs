@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 
 /// Prints a help text, the version, or what is wrong with the arguments. Returns the exit status.
 fn usage(error: &clap::Error) -> ExitCode {
-    // Without a flush, a failure is noticed only after the end.
+    // Without the flush, the text would be written only at the exit, and nobody would see an error.
     let printed = error.print().and_then(|()| std::io::stdout().flush());
     if error.kind() == ErrorKind::InvalidSubcommand && error.get(ContextKind::Usage).is_some() {
         session::tell(format_args!("\n  [commands: {}]", commands(error)));
@@ -90,7 +90,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     session::exit("help", printed.map(|()| ExitCode::SUCCESS))
 }
 
-/// The commands among which the wrong one was expected.
+/// The names of the commands that are possible in place of the wrong one.
 fn commands(error: &clap::Error) -> String {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
     let all = Cli::command();

@@ -1,4 +1,4 @@
-//! `uringlet man`: manual pages, made of the same definitions as `--help`.
+//! `uringlet man`: manual pages, made from the same definitions as `--help`.
 
 use crate::{Cli, machine, session};
 use anyhow::Result;
@@ -90,8 +90,8 @@ fn page(command: &Command) -> std::io::Result<String> {
     Ok(portable(&String::from_utf8_lossy(&page)))
 }
 
-/// Writes characters beyond ASCII as codes, which every roff understands: some take raw bytes as
-/// Latin-1.
+/// Writes characters beyond ASCII as codes, which every roff understands. Some versions of roff
+/// take the bytes of such characters as Latin-1.
 fn portable(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     for character in page.chars() {

@@ -382,7 +382,7 @@ fn standard_output_can_be_an_output_too() {
     assert!(only["cells"].is_array(), "{only}");
 }
 
-/// Starts a benchmark of several minutes, which has just printed its header.
+/// Starts a benchmark of several minutes, and returns when it has printed its header.
 fn long_run(folder: &Path) -> Child {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
         .current_dir(folder)

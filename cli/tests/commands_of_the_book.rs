@@ -112,8 +112,8 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// The commands of a page, in order. A command spans several lines if a line ends with a backslash,
-/// or if it has a here-document (`<<'END'`), which ends at the line `END`.
+/// The commands of a page, in order. A line that ends with a backslash continues on the next line.
+/// A command with a here-document (`<<'END'`) ends at the line `END`.
 fn commands(page: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let (mut is_shell, mut is_open) = (false, false);
@@ -157,7 +157,7 @@ impl Place {
         place
     }
 
-    /// Runs a command. Returns the mistake if the exit status is none of these.
+    /// Runs a command. If its exit status is none of `statuses`, returns an error with its output.
     fn run(&self, command: &str, statuses: &[i32]) -> Result<(), String> {
         let path = std::env::var("PATH").unwrap();
         let mut shell = Command::new("timeout");

@@ -195,8 +195,8 @@ fn without_kernel_engines_and_threads_everything_is_inline() {
 fn a_folder_that_cannot_be_tried_is_named() {
     doctor(&["/no/such/folder"]).code(2).stderr(contains("/no/such/folder"));
     doctor(&["/proc/self/exe"]).code(2).stderr(contains("/proc/self/exe"));
-    // A folder that exists and takes no files is a finding; the command does not fail.
-    // Nothing is claimed of it.
+    // A folder that exists and takes no files is a finding: the command does not fail. The report
+    // claims nothing about the folder.
     let unknown = contains("scratch file")
         .and(contains("nothing could be tried: "))
         .and(contains("What uringlet can do here is unknown"))

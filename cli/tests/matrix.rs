@@ -1,5 +1,5 @@
-//! `uringlet run` with all drop-ins loaded, for each engine, each interface and refused kernel
-//! interfaces. fio verifies what it has written. These tests run 30 of the 75
+//! `uringlet run` with all drop-ins loaded: each engine, each interface, and sandboxes that refuse
+//! interfaces of the kernel. fio verifies what it has written. These tests run 30 of the 75
 //! combinations, or all with `URINGLET_TEST_MATRIX=full` (`ci/matrix.sh`).
 
 mod skip;

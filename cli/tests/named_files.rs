@@ -63,7 +63,8 @@ fn an_output_that_nobody_reads_is_refused_before_the_work() {
     man.stderr(contains("--out: cannot write into .: nobody reads this named pipe"));
 }
 
-/// As in `--json - --csv -`, with standard output redirected to a file.
+/// Two outputs to `-` are refused, also if standard output is a file. The error names the second
+/// output as the command line does.
 #[test]
 fn standard_output_is_named_as_it_was_given() {
     let folder = folder();

@@ -10,7 +10,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use std::path::{Path, PathBuf};
 
-/// Reads with io_submit, through libc's syscall(), and prints what it read.
+/// Reads with io_submit, through libc's syscall(), and prints `read` if the read has succeeded.
 const READS: &str = r#"
 #include <fcntl.h>
 #include <linux/aio_abi.h>
@@ -33,7 +33,7 @@ int main(void) {
 }
 "#;
 
-/// Closes every descriptor in the child of a fork, and executes a program there.
+/// Forks a child. The child closes every descriptor from 3 on, and executes a program.
 const CLOSES: &str = r#"
 #include <sys/wait.h>
 #include <unistd.h>

@@ -46,8 +46,9 @@ fn value<'a>(record: &'a [(String, String)], column: &str) -> &'a str {
     record.iter().find(|(name, _)| name == column).map_or("", |(_, value)| value)
 }
 
-/// Has the command measured? An experiment on a busy machine may not prove that requests ran on the
-/// wanted CPUs. Its table says NO then, and the status is 1. This counts as measured, too.
+/// Has the command measured? On a busy machine, an experiment may fail to prove that requests ran
+/// on the wanted CPUs. Its table says NO then, and the status is 1. This result counts as measured,
+/// too.
 fn has_measured(run: &Output) -> bool {
     let text = String::from_utf8_lossy(&run.stdout);
     let is_not_proved = || text.split_whitespace().any(|word| word == "NO");
@@ -165,7 +166,8 @@ fn a_page_of_bench_has_every_plot() {
 
 #[test]
 fn all_experiments_are_run_and_summed_up() {
-    // A file in memory makes the runs short, and leaves something that cannot be measured.
+    // A file in memory makes the runs short. Experiments that need a disk are refused on it, so the
+    // test sees refused experiments, too.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let output = tempfile::tempdir().unwrap();
     let path = |name: &str| output.path().join(name);

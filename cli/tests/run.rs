@@ -95,8 +95,8 @@ fn a_command_that_was_installed_elsewhere_runs_programs_on_what_was_built_with_i
     }
 }
 
-/// Run by root, the command has its children inherit a descriptor with a high number. A limit may
-/// forbid such a number, and the program has to run nevertheless.
+/// If root runs the command, its children inherit a descriptor with a high number. A limit may
+/// forbid such a number. The program has to run nevertheless.
 #[test]
 fn a_program_may_have_few_descriptors() {
     let installation = Installation::new();

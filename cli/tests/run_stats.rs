@@ -222,8 +222,8 @@ fn what_cannot_be_written_is_said_and_the_programs_status_comes_first() {
     }
 }
 
-/// The child reads a file in an empty root folder, as daemons do. It exits with 77 if it is not
-/// allowed to change its root folder.
+/// The child makes an empty folder its root folder, as daemons do, and reads a file that was opened
+/// before. It exits with 77 if it is not allowed to change its root folder.
 const DAEMON: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

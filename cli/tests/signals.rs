@@ -1,4 +1,5 @@
-//! `uringlet run` is the parent of its program: signals sent to it act as if sent to the program.
+//! `uringlet run` is the parent of its program. Signals that are sent to the command act as if they
+//! were sent to the program.
 
 #![allow(unsafe_code)]
 
@@ -80,7 +81,7 @@ impl Program {
         line.unwrap_or_else(|| panic!("no line: {:?}", self.child.wait())).unwrap()
     }
 
-    /// Signals go to the only child of the process that was started.
+    /// From now on, signals go to the only child of the process that was started.
     fn behind_its_parent(mut self) -> Self {
         let list = format!("/proc/{0}/task/{0}/children", self.id);
         self.id = std::fs::read_to_string(list).unwrap().trim().parse().unwrap();
@@ -111,8 +112,8 @@ impl Program {
     }
 }
 
-/// Sends every signal that neither stops nor kills, and is not SIGSYS, one after the other. Returns
-/// what the program has got.
+/// Sends all signals one after the other, except SIGSYS and those that stop or kill. Returns what
+/// the program has got.
 fn told(mut program: Program) -> Vec<String> {
     // A program on a drop-in that may trap calls cannot block SIGSYS, which would end it.
     let (stops, kill) =
@@ -171,7 +172,7 @@ fn every_signal_reaches_the_program_in_a_container() {
     assert_eq!(told(Program::start(command.arg(&program)).behind_its_parent()), natively);
 }
 
-/// A process whose parent has ended becomes a child of the first process.
+/// A process whose parent has ended becomes a child of the first process, which has to reap it.
 #[test]
 fn the_first_process_of_a_container_leaves_no_zombies() {
     let test = "the_first_process_of_a_container_leaves_no_zombies";
@@ -202,7 +203,7 @@ int main(int count, char **values) {
 }
 "#;
 
-/// Waits until this process is stopped.
+/// Waits until the process with this id is stopped.
 fn wait_until_stopped(id: &str) {
     let is_stopped = || {
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -238,7 +239,8 @@ fn a_stop_of_the_group_stops_the_command_and_both_go_on() {
     }
 }
 
-/// Who stops the program alone, and lets it go on alone, does not leave the command stopped.
+/// A signal may stop the program alone, and another one may continue it. The command must not stay
+/// stopped then.
 #[test]
 fn a_stop_of_the_program_alone_does_not_stop_the_command() {
     for signal in ["STOP", "TSTP"] {
@@ -251,7 +253,8 @@ fn a_stop_of_the_program_alone_does_not_stop_the_command() {
     }
 }
 
-/// A program that signals its own group would get the signal a second time.
+/// A program that signals its own group gets the signal. If the command passed it on, the program
+/// would get it a second time.
 #[test]
 fn what_the_program_sends_to_its_group_is_not_sent_back() {
     let script = "trap 'echo got it' USR1; echo ready; kill -USR1 0; read line; echo ends";

@@ -70,8 +70,8 @@ fn answered() -> BTreeSet<String> {
     ours.filter(|name| theirs.contains(name)).collect()
 }
 
-/// The callers of these functions, and code or data that holds their addresses: the function, and
-/// the mangled name of the caller or the data.
+/// The callers of these functions, and code or data that holds their addresses. Each pair has the
+/// function, and the mangled name of the caller or the data.
 fn calls(elf: &Elf, functions: &BTreeSet<String>) -> BTreeSet<(String, String)> {
     let mut places: Vec<(u64, &str)> = elf
         .symbols()
@@ -99,8 +99,9 @@ fn calls(elf: &Elf, functions: &BTreeSet<String>) -> BTreeSet<(String, String)> 
     let text = elf.section_by_name(".text").unwrap();
     let Some(reach) = slots.first_key_value().zip(slots.last_key_value()) else { return found };
     let reach = *reach.0.0..=*reach.1.0;
-    // Code reads a slot of the global offset table relative to the next instruction, by call, jmp
-    // and push (0xff), mov (0x8b) or cmp (0x39, 0x3b). Other bytes may look like a distance.
+    // Code reads a slot of the global offset table relative to the next instruction. It does so by
+    // call, jmp and push (0xff), mov (0x8b) or cmp (0x39, 0x3b). Other bytes may look like these,
+    // so the distance has to lead to a slot.
     for (at, bytes) in text.data().unwrap().windows(6).enumerate() {
         let [opcode, operand, distance @ ..] = bytes else { unreachable!() };
         let at = text.address() + at as u64 + 2;

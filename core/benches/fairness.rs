@@ -2,13 +2,14 @@
 //! FOLDER]
 //!
 //! A hundred threads with a context each read 4 KiB of cached data, or have a worker execute an
-//! fsync. Each does so a hundred times a second, one request at a time. In every second window
-//! there is also a context with 4,096 slow requests. These are opens of a FIFO that nobody writes
-//! to, or reads of a file that is not cached. Eight plain threads per CPU in a loop of pread(2)
-//! show the cost of such reads alone. With cold reads, further runs confine the quiet threads to
-//! one CPU each time. That CPU may get the disk's interrupts, which preempt threads of any
-//! priority. Prints the quiet requests' p50 and p99 (submit to reap) without and with the flood,
-//! as medians of the rounds, and the ratio of the two p99.
+//! fsync. Each does so a hundred times in a window of a second, one request at a time. In every
+//! second window there is also a context with 4,096 slow requests. These are opens of a FIFO that
+//! nobody writes to, or reads of a file that is not cached. In further runs, eight plain threads
+//! per CPU in a loop of pread(2) show the cost of cold reads without uringlet. With cold reads,
+//! other runs confine the quiet threads to one CPU each time. That CPU may get the disk's
+//! interrupts, which preempt threads of any priority. Prints p50 and p99 of the quiet requests,
+//! from submit to reap, without and with the flood. The figures are medians of the rounds. The
+//! last column is the ratio of the two p99.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -154,7 +155,7 @@ fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) {
         for at in 0..u64::from(FLOOD) {
             let _ = context.cancel(at);
         }
-        // Ends the opens that have started.
+        // Opens both ends of the FIFO, which ends the opens that have started.
         let path = std::ffi::OsStr::from_bytes(scratch.fifo.as_bytes());
         let _both = File::options().read(true).write(true).open(path).unwrap();
         let left = context.destroy();

@@ -98,7 +98,7 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     }
 }
 
-#[allow(dead_code)] // The test calls `copy`.
+#[allow(dead_code)] // The test calls `copy`, and not `main`.
 fn main() -> io::Result<()> {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let [from, to] = &arguments[..] else {

@@ -28,28 +28,28 @@ use crate::sys;
 use crate::sys::aio::IoEvent;
 
 /// Receives completions as they happen, in place of a completion queue. The thread that has ended
-/// the request calls it, with no lock held.
+/// the request calls the sink, with no lock held.
 pub trait Sink: Send + Sync + std::fmt::Debug {
     /// Receives the completion of a request that has ended; `obj` is its
     /// [`Sqe::user_data`](crate::Sqe::user_data).
     ///
     /// # Safety
-    /// The request was accepted with this `obj` and this `data`. This is called once for each
-    /// request.
+    /// The request was accepted with this `obj` and this `data`. The function is called once for
+    /// each request.
     unsafe fn complete(&self, event: &IoEvent);
 
     /// Tells the sink that the slot of an ended request is free. A sink that holds back requests,
     /// because no slot was free, submits some now.
     fn released(&self);
 
-    /// Runs `harvest`, which ends several requests one after the other. A sink may do work for all
-    /// of them once, before or after that.
+    /// Runs `harvest`, which ends several requests one after the other. Before or after that, a
+    /// sink may do work once for all of these requests.
     fn together(&self, harvest: &mut dyn FnMut()) {
         harvest();
     }
 
-    /// Does the oldest read (or write) of a stream count as begun at its submit? Then it cannot be
-    /// cancelled, as in aio_cancel(3) of the C library.
+    /// Does the oldest read (or write) of a stream count as begun at its submit? If so, the request
+    /// cannot be cancelled, as in aio_cancel(3) of the C library.
     fn begins_streams_at_once(&self) -> bool {
         true
     }
@@ -72,7 +72,8 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Called after such a call has transferred at least one byte, and before the completion.
+    /// Called after a transfer on a stream, executed without waiting, has moved at least one byte.
+    /// The request completes afterwards.
     fn after_transfer(&self, _fd: i32, _is_write: bool) {}
 }
 
@@ -109,15 +110,16 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     /// Writes the chosen engine to the statistics, for observers of the program.
     fn note_choice(&self);
 
-    /// Sends started requests, which were held back, to their lanes.
+    /// Sends started requests to their lanes. The lane that injects faults (`lane/faulty.rs`)
+    /// passes them on by this function.
     #[cfg(feature = "faulty")]
     fn submit(&self, slots: &[u32]);
 
     /// Applies the placement to the context, before its first request.
     fn place(&self, choice: &affinity::EffectivePlacement);
 
-    /// Tells the poller that the request that it had passed on to a worker under this number has
-    /// ended, or was withdrawn.
+    /// Tells the poller that a request has ended, or was withdrawn. The poller had passed the
+    /// request on to a worker under this number.
     fn passed_on_ended(&self, number: u32);
 
     /// Collects the kernel's completions. False: the poller need not call again before it is
@@ -133,7 +135,8 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
 pub(crate) enum Delivery {
     /// The request was executed: it is counted and posted.
     Finished(Executor),
-    /// The request was cancelled and counted: it is only posted.
+    /// The request is counted already: it was cancelled, or executed at the end of its context. It
+    /// is only posted.
     Posted,
 }
 
@@ -152,7 +155,7 @@ pub(crate) trait Placing: Send + Sync + fmt::Debug {
     /// the request here.
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool;
 
-    /// Runs `f`, and sends the completions that it makes for other CPUs to each CPU in one batch.
+    /// Runs `f`. The completions that `f` makes for another CPU are sent to that CPU in one batch.
     fn together(&self, board: &Board, f: &mut dyn FnMut());
 
     /// Runs the handler for a completion, if the context has one.
@@ -493,8 +496,8 @@ impl Board {
         }
     }
 
-    /// Drops the numbers of cancelled requests at the front of a queue. Nothing else moves, so that
-    /// other threads may pop meanwhile.
+    /// Drops the numbers of cancelled requests at the front of a queue. All other numbers keep
+    /// their places, so other threads may pop meanwhile.
     pub(crate) fn purge_front(&self, queue: &IndexRing) {
         while let Some(index) = queue.pop_if(|index| self.slot(index).is_canceled()) {
             // SAFETY: popped just now.
@@ -505,8 +508,8 @@ impl Board {
     /// Drops the numbers of cancelled requests in a queue. The others keep their order, unless
     /// other threads push meanwhile.
     pub(crate) fn purge(&self, queue: &IndexRing) {
-        // The loop stops where the queue ends now. Beyond that are requests that it has put back:
-        // to pop these again would change their order.
+        // The loop stops at the queue's present end. Behind it are the requests that the loop has
+        // put back: popping these again would change their order.
         let end = queue.end();
         while let Some(request) = self.pop_before(queue, end) {
             if request.slot().is_canceled() {
@@ -517,8 +520,9 @@ impl Board {
         }
     }
 
-    /// Is an earlier transfer on the same descriptor and direction neither done nor on the poller's
-    /// list? Such a transfer was submitted before the descriptor was known to be a stream.
+    /// Is an earlier transfer on the same descriptor, in the same direction, under way but not on
+    /// the poller's list? Such a transfer was submitted before the descriptor was known to be a
+    /// stream.
     pub(crate) fn has_strays_before(&self, index: u32) -> bool {
         if self.free.held() <= self.polled.load(Ordering::Relaxed) {
             // All requests are on the list, which the caller has locked.

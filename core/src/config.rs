@@ -155,7 +155,8 @@ impl Builder {
     /// limit of the process. A worker is free if it is idle or not made yet. A context can always
     /// have one worker. It gets another one while it has fewer than three for each free one.
     /// Requests that may wait without end have workers of their own, with the same limits. If none
-    /// of those takes a request of the context for 1 to 2 ms, they no longer count.
+    /// of these workers takes a request of the context for 1 to 2 ms, the context's busy ones no
+    /// longer count.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;
@@ -255,8 +256,8 @@ impl Builder {
     }
 
     /// Asks the kernel for room for this many requests (with `auto`, `linux_aio` and `io_uring`),
-    /// and hands over no more requests than the kernel grants. This is for front ends that make
-    /// contexts with more entries. All Linux AIO contexts of a host share one limit
+    /// and hands over no more requests than the kernel grants. This is for front ends whose
+    /// contexts have more entries than that. All Linux AIO contexts of a host share one limit
     /// (fs.aio-max-nr).
     #[must_use]
     pub fn kernel_room(mut self, requests: u32) -> Self {
@@ -320,15 +321,15 @@ impl Faults {
         Self { seed, held: 0, held_us_max: 2000, eio: 0, eagain: 0, short: 0 }
     }
 
-    /// Every third transfer is delayed for up to 2 ms, without errors: a correct program does not
-    /// notice.
+    /// A third of the transfers, chosen at random, is delayed for up to 2 ms. There are no errors,
+    /// so a correct program does not notice.
     #[must_use]
     pub fn reordering(seed: u64) -> Self {
         Self { held: 333, ..Self::none(seed) }
     }
 
-    /// Of a thousand requests, 333 are delayed, 50 fail with `EIO`, 50 fail with `EAGAIN`, 100 are
-    /// short.
+    /// As [`Faults::reordering`]. Also, of a thousand reads and writes, some 50 fail with `EIO`, 50
+    /// fail with `EAGAIN`, and 100 are short.
     #[must_use]
     pub fn all(seed: u64) -> Self {
         Self { eio: 50, eagain: 50, short: 100, ..Self::reordering(seed) }

@@ -110,8 +110,8 @@ impl Canceller {
     }
 
     /// Ends the [`Context::wait`] in which the context's thread sleeps, with `EINTR`. If the thread
-    /// is not asleep, the next sleep ends. A thread that executes a request returns after the
-    /// request.
+    /// is not asleep, its next sleep ends at once. A thread that executes a request returns after
+    /// the request.
     ///
     /// ```
     /// use uringlet::Context;
@@ -128,8 +128,8 @@ impl Canceller {
         self.0.interrupt();
     }
 
-    /// Cancels every submitted request on a descriptor that has not started: each completes with
-    /// `-ECANCELED`. Returns the number of them.
+    /// Cancels all requests that were submitted on a descriptor and have not started: each
+    /// completes with `-ECANCELED`. Returns the number of cancelled requests.
     ///
     /// # Errors
     /// `EALREADY` if none was cancelled and some are being executed; `ENOENT` if there are none on
@@ -181,8 +181,8 @@ impl Context {
         self.instance.choice()
     }
 
-    /// The placement in effect, with reasons where it differs from the request. None before the
-    /// first submit, and if no placement was asked for.
+    /// The placement in effect, with reasons where it differs from what was asked for. None before
+    /// the first submit, or if no placement was asked for.
     pub fn placement(&self) -> Option<&crate::affinity::EffectivePlacement> {
         self.instance.placement()
     }
@@ -222,9 +222,9 @@ impl Context {
     /// unreadable; reap after that, until there is nothing left. Entries that were pushed before
     /// the first call do not count. The first call makes the eventfd, which is nonblocking.
     ///
-    /// This is faster than [`Context::set_eventfd`] for direct I/O by Linux AIO: the kernel counts
-    /// the eventfd up, and [`Context::reap`] collects what has completed. So no thread is between
-    /// the two. But the count is not exact: the eventfd may be readable although nothing has
+    /// This is faster than [`Context::set_eventfd`] for direct I/O by Linux AIO. The kernel counts
+    /// the eventfd up, and [`Context::reap`] collects what has completed: no thread of the engine
+    /// is needed. But the count is not exact: the eventfd may be readable although nothing has
     /// completed.
     ///
     /// ```
@@ -263,14 +263,14 @@ impl Context {
     /// Puts an entry into the submission queue: a memory write, nothing begins.
     ///
     /// # Safety
-    /// - From the submit that accepts the request until its completion was reaped, its data
-    ///   buffers belong to it: they are valid, and nothing else uses them (for reads), or writes to
+    /// - The data buffers belong to the request from the submit that accepts it until its
+    ///   completion was reaped. They are valid. Nothing else uses them (for reads), or writes to
     ///   them (for writes). The `statx` result is a data buffer.
-    /// - Everything else that it points to (iovec arrays, paths) is readable until that submit has
-    ///   returned.
-    /// - The caller may use its descriptor for this operation. If the number was closed meanwhile
-    ///   and names another file, the request is for that file. The descriptor of [`Sqe::close`] is
-    ///   owned by the caller, and nobody uses it any more.
+    /// - Everything else that the request points to (iovec arrays, paths) is readable until that
+    ///   submit has returned.
+    /// - The caller may use the request's descriptor for this operation. If the number was closed
+    ///   meanwhile and names another file, the request is for that file. The descriptor of
+    ///   [`Sqe::close`] is owned by the caller, and nobody uses it any more.
     ///
     /// # Errors
     /// [`Full`] with the entry if [`Context::entries`] entries are already pushed.
@@ -393,7 +393,7 @@ impl Context {
         taken.pop_front()
     }
 
-    /// A program that sleeps on the context's eventfd collects what the kernel has completed.
+    /// Collects what the kernel has completed, for a program that sleeps on the context's eventfd.
     #[inline]
     fn collect(&self) {
         if self.eventfd.is_some() && self.taken.is_empty() && self.instance.available() == 0 {
@@ -418,7 +418,8 @@ impl Context {
         }
         let mut at = self.take_into(cqes);
         if at < cqes.len() && self.eventfd.is_some() {
-            // The program may take this for all there is, and sleep.
+            // A program that gets fewer completions than it has room for may sleep on the eventfd.
+            // So completions of the kernel are collected first.
             self.instance.collect_for_program();
             at += self.take_into(&mut cqes[at..]);
         }
@@ -490,7 +491,8 @@ impl Drop for Context {
     fn drop(&mut self) {
         self.instance.close();
         if self.eventfd.is_some() && !self.instance.forget_program() {
-            // A descriptor is lost. Otherwise a file that gets its number would be written to.
+            // The descriptor is leaked. If it were closed, another file could get its number, and a
+            // thread that still counts up the eventfd would write to that file.
             std::mem::forget(self.eventfd.take());
         }
     }

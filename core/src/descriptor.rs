@@ -166,9 +166,9 @@ pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     Ok(Facts::note(fd, &Said { flags, seekable, device, socket, local }))
 }
 
-/// Notes that a read (or write) has ended, in a thread that may wait. The next ones are
-/// [trusted](Facts::is_trusted), if the file is on a local file system. If that is unknown, this
-/// asks the file system, and so may wait for it.
+/// Notes that a read (or write) has ended, in a thread that may wait. If the file is on a local
+/// file system, later ones are [trusted](Facts::is_trusted). If that is unknown, this function asks
+/// the file system, and so may wait for it.
 #[inline(never)]
 pub(crate) fn prove(fd: RawFd, write: bool) {
     if facts::is_unclassified(fd) {
@@ -258,7 +258,7 @@ impl Asked {
         Self { fd: -1, flags: 0, offsets: (-1, false), patient: false }
     }
 
-    /// Asks for a context. `patient`: its requests wait for nonblocking streams, too.
+    /// For the requests of one context. `patient`: they wait for nonblocking streams, too.
     pub(crate) fn of(patient: bool) -> Self {
         Self { patient, ..Self::new() }
     }
@@ -416,7 +416,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
         let sleeps = || known(fd).unwrap().sleeps(true);
-        // What was learned about the number is about a file of another test.
+        // The number may have named a file of another test before. What was learned about that file
+        // is forgotten.
         Facts::forget(&(fd..=fd));
         super::fresh(fd).unwrap();
         let (slow, fast) = (2_000_000, 1_000);
@@ -472,7 +473,7 @@ mod tests {
         becomes(NUMBER, 0, libc::O_APPEND);
         (0..6).for_each(|_| learn(NUMBER, true, 2_000_000, 1000, 4096));
         assert!(facts().seems_to_append(), "it is looked at when the mind changes");
-        // SAFETY: it was made above.
+        // SAFETY: `becomes` has opened the descriptor.
         assert_eq!(unsafe { libc::close(NUMBER) }, 0);
         quick(true, 16);
         assert_eq!(Facts::noted(NUMBER), None, "it is closed");
@@ -588,7 +589,7 @@ mod route_tests {
         descriptor::fresh(NUMBER).unwrap();
         assert_eq!(lane(), (Route::Kernel, false));
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors, which nobody else owns; nobody else has the number.
+        // SAFETY: `ends` has room for two descriptors. Nobody else owns the new ones.
         let [_reader, writer] = unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_DIRECT), 0);
             ends.map(|fd| OwnedFd::from_raw_fd(fd))
@@ -596,7 +597,7 @@ mod route_tests {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), NUMBER) }, NUMBER);
         assert_eq!(lane(), (Route::Pool, false));
-        // SAFETY: it was made above.
+        // SAFETY: the descriptor was opened above.
         assert_eq!(unsafe { libc::close(NUMBER) }, 0);
         Facts::forget(&(NUMBER..=NUMBER));
     }

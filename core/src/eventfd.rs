@@ -1,9 +1,9 @@
 //! Eventfds that front ends make for themselves. Also counts up the program's eventfds without
 //! blocking: a write that would exceed the counter's maximum waits for a reader.
 //!
-//! A signal from inside the kernel (a completion of Linux AIO or io_uring) can set the counter to
-//! its maximum, 2^64 - 1, which poll(2) reports as POLLERR. A write(2) can set it to 2^64 - 2 at
-//! most.
+//! The kernel itself counts an eventfd up, for a completion of Linux AIO or io_uring. That can set
+//! the counter to its maximum, 2^64 - 1, which poll(2) reports as POLLERR. A write(2) can set it to
+//! 2^64 - 2 at most.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -55,7 +55,7 @@ impl Counted {
         self.fds[..self.count.min(Self::NOTED)].contains(&fd)
     }
 
-    /// Were there more than are noted?
+    /// Has the thread counted up more eventfds than are noted?
     pub(crate) fn is_partial(&self) -> bool {
         self.count > Self::NOTED
     }
@@ -76,7 +76,7 @@ impl Eventfd {
             return Err(io::Error::from_raw_os_error(-fd as i32));
         }
         is_kept(fd as RawFd);
-        // SAFETY: made just now, and nobody else's.
+        // SAFETY: the descriptor was opened just now, and nobody else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
@@ -120,7 +120,7 @@ impl AsRawFd for Eventfd {
 /// An eventfd of the program that threads of the engine count up, until the program closes it.
 #[derive(Debug)]
 pub(crate) struct ProgramEventfd {
-    /// The eventfd; -1 before it was made, and from the end on.
+    /// The eventfd; -1 before it was made, and after the call of `end`.
     fd: AtomicI32,
     /// The number of threads that are counting it up.
     counting: AtomicU32,
@@ -143,7 +143,8 @@ impl ProgramEventfd {
 
     /// Adds one to the eventfd, unless it is being closed.
     pub(crate) fn count_up(&self) {
-        // Either this thread sees the end, or the thread that ends sees this one.
+        // Either this thread sees the -1 of `end`, or the thread in `end` sees that this one is
+        // counting.
         self.counting.fetch_add(1, Ordering::SeqCst);
         let fd = self.fd.load(Ordering::SeqCst);
         if fd >= 0 {
@@ -152,8 +153,9 @@ impl ProgramEventfd {
         self.counting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// No thread counts the eventfd up from now on. False: one is doing so, and makes no progress.
-    /// It may be a thread that a signal handler has interrupted, and this is the handler.
+    /// Waits until no thread counts the eventfd up any more. False: a thread is still doing so, and
+    /// makes no progress. A signal handler may have interrupted that thread, and called this
+    /// function.
     pub(crate) fn end(&self) -> bool {
         self.fd.store(-1, Ordering::SeqCst);
         let mut patience = Patience::default();
@@ -215,18 +217,18 @@ fn is_writable(fd: RawFd) -> bool {
     sys::ppoll(&mut poll, Some(Duration::ZERO), None) == 1 && poll[0].revents == libc::POLLOUT
 }
 
-/// The process in which a thread has the [`EventfdTurn`], or 0. So the child of a fork does not
-/// wait for a thread of its parent.
+/// The number of the process in which a thread has the [`EventfdTurn`]; 0 if no thread has it. By
+/// this number, the child of a fork knows that it need not wait for a thread of its parent.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
-/// The right to look at an eventfd and write to it. Without it, two threads could find that 1 fits,
-/// and one of them would block.
+/// The right to look at an eventfd and write to it. Without this right, two threads could find that
+/// 1 fits, and one of them would block.
 #[derive(Debug)]
 struct EventfdTurn;
 
 impl EventfdTurn {
     fn take() -> Self {
-        // Never 0, also if no context was made yet.
+        // `me` is never 0, even if no context was made yet.
         let me = process::enter();
         let mut patience = Patience::default();
         loop {

@@ -150,8 +150,8 @@ unsafe fn copy_path(address: u64, into: &mut Vec<u8>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Is the address neither in the first pages (a null pointer and its fields) nor in the kernel's
-/// half?
+/// Can the address be the program's? The first page (a null pointer and its fields) and the
+/// kernel's half of the addresses cannot.
 pub(crate) fn plausible(address: u64) -> bool {
     address >= 0x1000 && sys::in_user_space(address, 1)
 }
@@ -452,7 +452,8 @@ fn is_not_taken(ret: Ret) -> bool {
     [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::EPERM].contains(&(-ret as i32))
 }
 
-/// preadv2 or pwritev2, with the same rules as [`positional`]; streams are never repeated.
+/// preadv2 or pwritev2, with the same rules as [`positional`]. A transfer on a stream is not
+/// continued after a part.
 unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: Mode) -> i32 {
     let stream = mode != Mode::Plain;
     let nowait = if mode == Mode::StreamNoWait { libc::RWF_NOWAIT as u32 } else { 0 };

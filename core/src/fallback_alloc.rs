@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::Mapping;
 
-/// Bytes of the reserve, and of the largest allocation in it. Code that needs a larger allocation
-/// asks with `try_reserve`, and copes with a failure.
+/// The bytes of the reserve. The largest allocation in it has [`PIECE`] bytes. Code that needs a
+/// larger allocation asks with `try_reserve`, and copes with a failure.
 const SIZE: usize = 128 * 1024;
 const PIECE: usize = 4096;
 /// Allocations of this many bytes or more get a mapping, as in the C library.
@@ -86,8 +86,8 @@ impl Reserve {
     }
 }
 
-// SAFETY: memory of the C library's, or a piece of the reserve that nobody else has, as long and
-// aligned as asked for.
+// SAFETY: the memory is a mapping, or the C library's, or a piece of the reserve that nobody else
+// has. It is as long and as aligned as asked for.
 unsafe impl GlobalAlloc for Reserve {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {
@@ -109,7 +109,7 @@ unsafe impl GlobalAlloc for Reserve {
         }
         let piece = self.take(layout);
         if !piece.is_null() {
-            // SAFETY: a piece of this length, used before perhaps.
+            // SAFETY: the piece has this length, and is the caller's.
             unsafe { piece.write_bytes(0, layout.size()) };
         }
         piece
@@ -117,7 +117,7 @@ unsafe impl GlobalAlloc for Reserve {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if is_large(layout) {
-            // SAFETY: from `map`, with this size, and its owner is through with it.
+            // SAFETY: `map` made this memory, with this size. Its owner does not use it any more.
             drop(unsafe { Mapping::of(at, layout.size()) });
         } else if self.owns(at) {
             self.give_back();
@@ -139,7 +139,8 @@ unsafe impl GlobalAlloc for Reserve {
         // SAFETY: a size that the caller answers for, with an alignment that was accepted before.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
         if !new.is_null() {
-            // SAFETY: both are at least that long, and different; the old one is the caller's.
+            // SAFETY: both blocks are at least that long, and do not overlap. The old one is the
+            // caller's.
             unsafe {
                 new.copy_from_nonoverlapping(at, size.min(layout.size()));
                 self.dealloc(at, layout);
@@ -191,7 +192,7 @@ mod tests {
     fn what_outgrows_the_c_librarys_memory_or_the_reserve_keeps_its_content() {
         let reserve = Reserve::new();
         let small = Layout::from_size_align(4, 1).unwrap();
-        // SAFETY: pieces of the lengths that are said, used within them, and given back once.
+        // SAFETY: each piece is used within the length that was asked for, and given back once.
         unsafe {
             let piece = reserve.take(small);
             piece.copy_from_nonoverlapping(b"abcd".as_ptr(), 4);

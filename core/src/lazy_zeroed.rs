@@ -64,7 +64,7 @@ enum Backing {
     Mapped { _mapping: Mapping },
 }
 
-// SAFETY: it owns its values, as a box does.
+// SAFETY: a `Zeros` owns its values, as a box does.
 unsafe impl<T: Send> Send for Zeros<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Zeros<T> {}
@@ -109,7 +109,8 @@ impl<T> Drop for Zeros<T> {
         match self.memory {
             // SAFETY: `new` has made the array from a box, and nobody uses it after this drop.
             Backing::Heap => drop(unsafe { Box::from_raw(self.values.as_ptr()) }),
-            // SAFETY: valid values, used by nobody any more; the mapping goes after this.
+            // SAFETY: the values are valid, and nobody uses them any more. The mapping is dropped
+            // afterwards.
             Backing::Mapped { .. } => unsafe { self.values.drop_in_place() },
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`fs`] has files to be awaited, on any executor or none, with the names of `tokio::fs`. A read
 //! from the page cache is one system call on the polling thread. Everything else goes to the
-//! engine's threads or to the kernel, also where io_uring is refused.
+//! engine's threads or to the kernel, even where io_uring is refused.
 //!
 //! ```
 //! use uringlet::fs::{self, BufResult, File};

@@ -114,7 +114,8 @@ fn out_of_the_way(mut fd: Ret) -> Ret {
     if fd < 0 {
         return fd;
     }
-    // A program may be about to open its standard input, which has to get number 0.
+    // If no number from `FROM` on can be had, one from 3 on will do. A program may be about to open
+    // its standard input, which has to get number 0.
     for from in [FROM, 3] {
         if fd < from as Ret {
             let moved = sys::duplicate(fd as RawFd, from);
@@ -146,8 +147,8 @@ pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
     Some(copy)
 }
 
-/// A duplicate of one of the program's descriptors. Dropping the last reference waits for no
-/// server, because the dropping thread may hold locks.
+/// A duplicate of one of the program's descriptors. The thread that drops the last reference may
+/// hold locks. So if the close may wait for a server, another thread makes it ([`close_copy`]).
 #[derive(Debug)]
 pub(crate) struct Copied(RawFd);
 
@@ -197,7 +198,7 @@ impl Copies {
 }
 
 /// Closes a duplicate of one of the program's descriptors. If close(2) may wait, for example for a
-/// file server, another thread makes the call. Without such a thread, this one does.
+/// file server, another thread makes the call. If there is no such thread, the calling thread does.
 pub(crate) fn close_copy(fd: RawFd) {
     Facts::forget(&(fd..=fd));
     // A file without a type exists only inside the kernel, such as an eventfd. close(2) of any

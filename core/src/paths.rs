@@ -1,6 +1,6 @@
 //! Opens files without waiting: local files whose path the kernel has in memory. The kernel's
-//! io_uring tries opens in the same way (`RESOLVE_CACHED`, openat2(2)). What cannot be done so is
-//! left to a worker, errors included.
+//! io_uring tries opens in the same way (`RESOLVE_CACHED`, openat2(2)). An open that may wait, or
+//! that fails, is left to a worker.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -22,7 +22,8 @@ const TRIED: u64 = (libc::O_ACCMODE
     | libc::O_SYNC) as u64;
 /// Flags that decide which file a path names.
 const NAMING: u64 = (libc::O_DIRECTORY | libc::O_NOFOLLOW) as u64;
-/// A lease of another process (fcntl(2)) then fails the open, which would have waited.
+/// With this flag, an open fails where it would wait for the end of another process's lease
+/// (fcntl(2)).
 const NONBLOCK: u64 = libc::O_NONBLOCK as u64;
 
 /// Does [`open`] try this `struct open_how`?
@@ -30,7 +31,7 @@ pub(crate) fn is_open_tried(&[flags, _, resolve]: &[u64; 3]) -> bool {
     flags & !TRIED == 0 && resolve & libc::RESOLVE_CACHED == 0
 }
 
-/// Opens a regular file or a folder. `None`: that may wait, or fails.
+/// Opens a regular file or a folder. `None`: the open may wait, or it fails.
 pub(crate) fn open(dir: RawFd, path: &CStr, how: &[u64; 3]) -> Option<RawFd> {
     let &[flags, mode, resolve] = how;
     if !is_open_tried(how) {
@@ -38,7 +39,7 @@ pub(crate) fn open(dir: RawFd, path: &CStr, how: &[u64; 3]) -> Option<RawFd> {
     }
     let cached = resolve | libc::RESOLVE_CACHED;
     let named = (libc::O_PATH | libc::O_CLOEXEC) as u64 | flags & NAMING;
-    // This asks no driver and no file server.
+    // An open with `O_PATH` asks no driver and no file server.
     let place = sys::openat2(dir, path, &[named, 0, cached]) as RawFd;
     if place < 0 {
         return None;
@@ -69,17 +70,17 @@ fn is_quick(fd: RawFd) -> bool {
     matches!(descriptor::kind_if_local(fd), Some(libc::S_IFREG | libc::S_IFDIR))
 }
 
-/// A worker has made an open that is tried. Later ones are made at once, if the file system is a
-/// local one.
+/// A worker has made an open that [`open`] tries. Notes whether the file system is a local one: if
+/// it is, later opens there are made at once.
 pub(crate) fn was_opened(fd: RawFd) {
     if fd >= 0 && descriptor::kind_if_local(fd).is_none() {
         let _ = descriptor::fresh(fd);
     }
 }
 
-/// statx(2) of an open file. `None`: that may wait, or fails. Paths are left to workers: statx(2)
-/// has no `RESOLVE_CACHED`, and a descriptor of the path would take a number that the program may
-/// be about to use.
+/// statx(2) of an open file. `None`: the call may wait, or it fails. Paths are left to workers:
+/// statx(2) has no `RESOLVE_CACHED`, and a descriptor of the path would take a number that the
+/// program may be about to use.
 ///
 /// # Safety
 /// `out` is the address of a struct statx that the kernel may fill in.

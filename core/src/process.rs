@@ -73,13 +73,13 @@ fn generation_here(generation: u64) -> u64 {
     if own_table { OWN_TABLE } else { generation }
 }
 
-/// Has the calling thread a descriptor table of its own?
+/// Does the calling thread have a descriptor table of its own?
 pub(crate) fn has_parted() -> bool {
     generation() == OWN_TABLE
 }
 
 thread_local! {
-    /// Has the calling thread a descriptor table of its own, in the process with this number?
+    /// Does the calling thread have a descriptor table of its own, in the process with this number?
     static TABLE: Cell<(u64, bool)> = const { Cell::new((0, false)) };
 }
 

@@ -1,9 +1,10 @@
 //! Finds the object of a handle without following the handle.
 //!
 //! A handle is an address inside one reserved range of address space. The low bits of its page
-//! number are the index of its entry, which is valid only if it points back at the handle. Any
-//! other address is refused before it is dereferenced. (Linux AIO keeps an id in the context's ring
-//! header. Here the id is in the address: a forged handle makes the engine read nothing.)
+//! number are the index of its entry. The handle is valid only if that entry holds the same
+//! address. Any other address is refused before it is dereferenced. (Linux AIO keeps an id in the
+//! context's ring header. Here the id is in the address: a forged handle makes the engine read
+//! nothing.)
 #![allow(unsafe_code)]
 
 mod entry;
@@ -46,10 +47,10 @@ pub struct Table<T> {
     /// One entry for each page: the entry's index is the page number modulo the number of pages, so
     /// no two pages share one.
     entries: Zeros<TableEntry<T>>,
-    /// The offset in bytes of the last entry. The number of entries is a power of two, so this has
-    /// all bits of an offset.
+    /// The offset in bytes of the last entry. The number of entries is a power of two, so this
+    /// value has all bits that an offset may have.
     mask: usize,
-    /// For each entry, the number of readers that had no hazard word of their own.
+    /// For each entry, the number of readers that have not marked the handle in a hazard word.
     pins: Zeros<AtomicU32>,
     /// Which pages are in use.
     runs: Mutex<Runs>,

@@ -127,11 +127,12 @@ fn end(context: &mut Context, count: usize, expected: i32, looks: bool) -> Resul
     Ok(())
 }
 
-/// The variable in which the test tells a child: engine, `before` or `after`, allowed calls,
-/// refused calls, and their errno.
+/// The variable that tells a child its engine, `before` or `after`, the allowed calls, the refused
+/// calls, and the errno of refused calls.
 const CHILD: &str = "URINGLET_TEST_CHILD";
 
-/// A child works under a filter, with contexts that were made before it or after.
+/// A child makes requests under a filter, with contexts that were made before the filter or after
+/// it.
 fn child(what: &str) {
     let words: Vec<&str> = what.split(' ').collect();
     let [engine, when, allowed, refused, errno] = words[..] else { panic!("{what}") };
@@ -176,8 +177,9 @@ fn child(what: &str) {
 /// A call that only the test program makes, and not the engine.
 const OWN: &[i64] = &[libc::SYS_exit_group];
 
-/// A filter with one action for these calls, and another for all others. The program's own pipes
-/// stay usable: `read` of 0, `write` of 1 and 2. So does the advice with which it makes files cold.
+/// Installs a filter with the action `these` for the `calls`, and the action `others` for all other
+/// calls. The program's own pipes stay usable: `read` of 0, `write` of 1 and 2. The advice that
+/// makes files cold stays usable, too.
 fn apply(calls: &[i64], others: SeccompAction, these: SeccompAction, refuses: bool) {
     let condition = |operator, value| {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, value).expect("an argument")
@@ -384,7 +386,7 @@ fn available(engine: &str) -> bool {
 enum Check<'a> {
     /// With all lines of an engine allowed, its requests complete.
     Enough(Cell),
-    /// Without these calls, requests of the engine do not complete.
+    /// If the filter does not allow these calls, it kills a child.
     Needed(&'a Row, &'a [i64]),
     /// If the calls are refused with this errno, the engine goes on.
     GoesOn(&'a Row, Cell, i32),
@@ -394,7 +396,7 @@ enum Check<'a> {
 
 impl Check<'_> {
     fn complaints(&self, rows: &[Row]) -> Vec<String> {
-        // The calls that a program on this engine may make, except some.
+        // The calls that a program on this engine may make, except `calls`.
         let all_but = |engine, calls: &[i64]| -> Vec<i64> {
             let rows = rows.iter().filter(|row| row.engines.contains(&engine));
             let all = rows.flat_map(Row::calls).filter(|call| !calls.contains(call));

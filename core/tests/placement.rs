@@ -23,7 +23,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn current_cpu() -> usize {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::sched_getcpu() as usize }
 }
 
@@ -354,8 +354,8 @@ fn threads_without_a_place_do_not_inherit_one() {
     let file = data();
     let all = thread_affinity().unwrap().to_string();
     let expected = all.clone();
-    // The handler makes a context. The workers of this context must not be confined to the
-    // handler's CPU.
+    // The handler makes a context, for which the engine starts its poller. This thread must not be
+    // confined to the handler's CPU.
     let (answer, answers) = std::sync::mpsc::channel();
     let handler = move |_| {
         let mut inner = Context::builder().engine(EngineKind::Workers).stats(true).build().unwrap();

@@ -78,7 +78,7 @@ pub struct Timespec {
 }
 
 impl Timespec {
-    /// The time in nanoseconds. `Err`: `-EINVAL`, because it is negative.
+    /// The time in nanoseconds. `Err`: `-EINVAL`, because a part of the time is negative.
     pub(crate) fn in_nanoseconds(self) -> Result<u64, i32> {
         if self.seconds < 0 || self.nanoseconds < 0 {
             return Err(-libc::EINVAL);
@@ -227,7 +227,7 @@ pub(crate) mod setup {
     pub(crate) const NO_MMAP: u32 = 1 << 14;
     pub(crate) const REGISTERED_FD_ONLY: u32 = 1 << 15;
     pub(crate) const NO_SQARRAY: u32 = 1 << 16;
-    /// Completions have 16 or 32 bytes each. The kernel's rings only.
+    /// Completions have 16 or 32 bytes each. Only rings of the kernel have this flag.
     pub(crate) const CQE_MIXED: u32 = 1 << 18;
     /// The flags that are served.
     pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
@@ -415,9 +415,9 @@ pub(crate) mod message {
     pub(crate) const MULTISHOT: u16 = 1 << 1;
     /// The data is sent from a registered buffer.
     pub(crate) const FIXED_BUFFER: u16 = 1 << 2;
-    /// The notice says whether the data was copied.
-    pub(crate) const REPORTS: u16 = 1 << 3;
     /// The notification of a zero-copy send says whether the data was copied.
+    pub(crate) const REPORTS: u16 = 1 << 3;
+    /// The operation uses several buffers of a group at once (`IORING_RECVSEND_BUNDLE`).
     pub(crate) const BUNDLE: u16 = 1 << 4;
     /// The buffer is an array of `struct iovec`.
     pub(crate) const VECTORED: u16 = 1 << 5;

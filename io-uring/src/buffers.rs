@@ -25,8 +25,8 @@ pub(crate) struct Provided {
     pub(crate) id: u16,
     /// The value of the ring's head when this buffer was taken.
     place: u16,
-    /// Other requests have taken later buffers of the ring. The program may have filled the place
-    /// of this buffer again.
+    /// Other requests have taken later buffers of the ring. The program may have filled this
+    /// buffer's place again, so nothing is written there.
     is_hidden: bool,
 }
 
@@ -207,8 +207,8 @@ impl BufferGroup {
     }
 }
 
-/// Has a ring buffers behind its head? Reads the program's tail again if the head has reached
-/// `tail`.
+/// Has a ring buffers between its head and the program's tail? Reads the program's tail again if
+/// the head has reached `tail`.
 fn has_more(at: usize, head: u16, tail: &mut u16) -> bool {
     if head == *tail
         && let Ok(now) = user::read(at + TAIL)
@@ -286,7 +286,7 @@ impl BufferGroups {
     /// IORING_UNREGISTER_PBUF_RING. Returns the requests that wait for the group.
     ///
     /// # Errors
-    /// `-ENOENT`: there is no such group. `-EINVAL`: it is a list.
+    /// `-ENOENT`: there is no such group. `-EINVAL`: the group is a list.
     pub(crate) fn unregister(&mut self, number: u16) -> Result<VecDeque<u32>, i32> {
         self.head(number)?;
         Ok(self.groups.remove(&number).map(|group| group.waiting).unwrap_or_default())

@@ -160,7 +160,8 @@ impl Call {
         matches!(self, Self::Socket { socket, .. } if socket.uses_buffer(result))
     }
 
-    /// Does the completion say that the socket has more (`IORING_CQE_F_SOCK_NONEMPTY`)?
+    /// Does the completion say that the socket has more to receive or accept
+    /// (`IORING_CQE_F_SOCK_NONEMPTY`)?
     pub(crate) fn tells_more(&self) -> bool {
         matches!(self, Self::Socket { socket, .. } if socket.tells_more())
     }
@@ -185,7 +186,7 @@ impl Call {
         self.as_open().is_some_and(|(_, _, how)| front::is_open_tried(&how))
     }
 
-    /// Makes the open, if it does not wait and succeeds.
+    /// Makes the open now, if it need not wait. `None`: the open may wait, or fails.
     pub(crate) fn open_at_once(&self) -> Option<i32> {
         let (dir, path, how) = self.as_open()?;
         let fd = front::open_at_once(dir, path, &how)?;

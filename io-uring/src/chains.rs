@@ -3,8 +3,9 @@
 //! ended (IOSQE_IO_DRAIN). io_uring_enter(2) has the rules. The ring's lock is held for all of it.
 //!
 //! As in the kernel, requests are processed in rounds. The first round has the entries of a batch.
-//! A consequence is a [`Step`] of the next round. In a round, cancelled requests end first. Then
-//! follow requests that are linked to ended ones. Each group keeps the order of its causes.
+//! What follows from the end of a request is a [`Step`] of the next round. In a round, cancelled
+//! requests end first. Then follow requests that are linked to ended ones. Both kinds keep the
+//! order in which the requests that caused them ended.
 
 use std::collections::VecDeque;
 
@@ -50,14 +51,15 @@ pub(crate) struct Chains {
     /// The first and the last request of the chain that is being assembled.
     head: u32,
     tail: u32,
-    /// The next chain drains, because the previous one has a drained request in its middle.
+    /// The next chain counts as drained, because the previous one has a drained request behind its
+    /// first.
     drain_next: bool,
-    /// The next chain waits for earlier ones, because a chain that should drain has failed.
+    /// The next chain waits for earlier ones, because a drained chain has failed, and did not wait.
     wait_next: bool,
     held: VecDeque<Held>,
     /// Requests of chains that may start, and have not ended.
     running: u32,
-    /// A drained chain was let through. Later chains wait until it has ended.
+    /// A drained chain has started, or starts next. Later chains wait until it has ended.
     barrier: bool,
     /// First requests of chains, which start in this batch.
     starts: VecDeque<u32>,
@@ -96,7 +98,7 @@ impl Chains {
     }
 
     /// Adds a request to the chain that is being assembled. `drains`: the chain waits for earlier
-    /// chains. If the request is not the first of its chain, the next chain drains, too.
+    /// chains. If the request is not the first of its chain, the next chain counts as drained, too.
     pub(crate) fn add(&mut self, requests: &mut impl Links, at: u32, drains: bool) {
         if self.head == NONE {
             if std::mem::take(&mut self.drain_next) {
@@ -113,8 +115,8 @@ impl Chains {
         self.tail = at;
     }
 
-    /// The chain that is being assembled is complete. A failed chain waits for nothing. If it
-    /// should drain, the next chain waits nevertheless, as in the kernel.
+    /// The chain that is being assembled is complete. A failed chain waits for nothing. If it is
+    /// drained, the next chain waits in its place, as in the kernel.
     pub(crate) fn end(&mut self, requests: &impl Links) {
         self.tail = NONE;
         let head = std::mem::replace(&mut self.head, NONE);

@@ -45,8 +45,8 @@ pub(crate) fn not_registered(answer: i32, errno: i32) -> i32 {
 /// The kernel's answers if it has no io_uring for this process.
 const REFUSALS: [i32; 3] = [-libc::ENOSYS, -libc::EPERM, -libc::EACCES];
 
-/// The answer for a descriptor that is no ring here: the kernel's or, if io_uring is refused, the
-/// answer that a kernel would give.
+/// The answer for a descriptor that is no ring here: the kernel's answer. If the kernel refuses
+/// io_uring, the answer that a kernel with io_uring would give.
 pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
     if !REFUSALS.contains(&answer) {
         return answer;
@@ -108,7 +108,8 @@ unsafe fn enter_ring(
 ) -> Result<i32, i32> {
     let core = &ring.core;
     check(core, count, flags)?;
-    // With SQPOLL, the call submits all entries, and returns the number that was asked for.
+    // With SQPOLL, a call with SQ_WAKEUP or with a count submits all entries. It returns the count
+    // that it was passed.
     let (polls, submitted) = (core.has(setup::SQPOLL), count);
     let count = match () {
         () if !polls => count,
@@ -151,11 +152,12 @@ unsafe fn enter_ring(
             Ok(())
         }
         Ok(bounds) => {
-            // The wait also takes the events of receives that wait without a first try.
+            // The wait also takes the events of receives that wait without a first try, so nothing
+            // has to look for them later.
             core.untried.store(false, Ordering::Relaxed);
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
-            // A signal handler may leave the wait by a jump. The ring is not pinned during the
-            // wait, because the end of the ring would wait for this thread.
+            // A signal handler may leave the wait by a jump, and a pin would stay then. The end of
+            // the ring waits for pins, so the ring is not pinned during the wait.
             drop(ring);
             wait(&core, instance.as_deref(), min, bounds)
         }
@@ -275,8 +277,8 @@ fn wait_once(
     }
 }
 
-/// A wait ends with `errno`, and may not have seen which sockets and polls are ready: checks them
-/// once more.
+/// A wait ends with `errno`, and may not have seen which sockets and polls are ready. Checks the
+/// sockets and polls once more. Returns `Ok` if enough completions are there then.
 fn look_last(core: &Core, (min, timeouts): (u32, u32), errno: i32) -> Result<(), i32> {
     let entered = core.entered();
     service::look_at_all();

@@ -108,7 +108,7 @@ impl<T> Slots<T> {
 }
 
 /// A registered buffer: a range of addresses. Its pages are not pinned. A transfer uses the memory
-/// that is mapped there at that time.
+/// that is mapped there when the transfer is executed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) at: u64,

@@ -1,6 +1,6 @@
 //! Mail for the thread that holds a lock, from threads that must not wait for the lock. They put
-//! their mail into the inbox. The holder reads the mail after taking the lock, and once more after
-//! releasing it.
+//! their mail into the inbox. The holder reads the mail after taking the lock, and looks for more
+//! after releasing it.
 //!
 //! | brings mail | gives the lock back |
 //! |---|---|
@@ -58,7 +58,7 @@ impl<M> Inbox<M> {
         let mut at = self.newest.swap(null_mut(), Ordering::AcqRel);
         let mut oldest = null_mut();
         while !at.is_null() {
-            // SAFETY: taken out just now, so it is this thread's alone.
+            // SAFETY: the letter was taken out just now, so it is this thread's alone.
             let next = unsafe { std::mem::replace(&mut (*at).older, oldest) };
             oldest = at;
             at = next;

@@ -1,8 +1,9 @@
 //! The memory of a ring: this library's pages, and the program's mappings of the same pages. The
-//! library's pages stay until no thread posts completions any more.
+//! library's pages stay mapped as long as a thread may post completions.
 //!
-//! The program may write anything to it at any time. So it is only accessed by atomics, or copied
-//! once. Every index is masked, and values that the program must not change are kept elsewhere.
+//! The program may write anything to this memory at any time. So the library accesses it by atomics
+//! only, or copies it once. Every index is masked, and values that the program must not change are
+//! kept elsewhere.
 //!
 //! A *place* in a queue is a value of its head or tail: a counter, whose low bits are the index.
 #![allow(unsafe_code)]
@@ -79,7 +80,7 @@ impl Mapped {
             return Err(-libc::EINVAL);
         }
         let theirs = at as *mut u8;
-        // SAFETY: pages that are there; those of private mappings are refused.
+        // SAFETY: pages that are there; the kernel refuses those of private mappings.
         let mapped = match unsafe { sys::map_again(theirs, len, None) } {
             Ok(again) => Self { at: again as *mut u8, len, is_theirs: false },
             Err(_) => Self { at: theirs, len, is_theirs: true },
@@ -399,8 +400,8 @@ impl Memory {
         // SAFETY: inside the ring, because the place is masked. A program that reads a place before
         // it is published gets any value.
         unsafe {
-            // Field by field, as the caller has just stored them: a wider load of the whole would
-            // stall until those stores are done.
+            // Field by field, as the caller has just stored the fields. A wider load of the whole
+            // completion would stall until these stores are done.
             (&raw mut (*at).user_data).write_volatile(cqe.user_data);
             (&raw mut (*at).res).write_volatile(cqe.res);
             (&raw mut (*at).flags).write_volatile(cqe.flags);
@@ -485,8 +486,8 @@ mod tests {
         Memory::new(&Params { sq_entries, cq_entries, flags, ..Params::default() }).expect("memory")
     }
 
-    /// Fills both queues from these places on. Each entry and completion has its place in its last
-    /// word.
+    /// Fills both queues from these places on. The last word of each entry and completion is its
+    /// place.
     fn fill(memory: &Memory, (sq, cq): (u32, u32)) {
         let last = |at: *mut u8, size: usize| {
             // SAFETY: a place of that size.

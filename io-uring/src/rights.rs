@@ -35,7 +35,7 @@ extern "C" fn find_next() {
     }
 }
 
-/// A C library function that changes the rights of the calling thread, if `when`.
+/// A C library function that changes the rights of the calling thread, if `$when` is true.
 macro_rules! changes_rights {
     ($next:ident, $name:ident($($arg:ident: $type:ty),*), $when:expr) => {
         /// # Safety

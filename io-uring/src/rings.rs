@@ -186,7 +186,7 @@ pub(crate) fn find(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
 pub(crate) fn duplicated(fd: i32, other: i32) {
     let Some(rings) = RINGS.current() else { return };
     if front::is_borrowed() {
-        // The child of a vfork(2) has numbers of its own.
+        // The child of a vfork(2) duplicates a descriptor of its own.
         return;
     }
     let Some(handle) = rings.handle(fd).filter(|_| other >= 0) else { return };
@@ -323,7 +323,8 @@ impl Watched {
     }
 }
 
-/// Makes the descriptors of rings unreadable whose completions were all reaped.
+/// If all completions of a ring were reaped, makes the ring's descriptor unreadable. Does so for
+/// all rings.
 #[inline]
 pub(crate) fn freshen() {
     if ring::any_is_armed() {
@@ -366,13 +367,13 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
             instance.before_close_range(fds, gone);
         }
     });
-    // This comes last: a send that was being made may have begun to wait under its number.
+    // This comes last: a send that was being made may have begun to wait for one of these numbers.
     service::before_close(fds);
     front::forget_descriptors(fds);
 }
 
-/// The program has closed a descriptor of a ring. With its last descriptor and registration, the
-/// ring is removed.
+/// The program has closed a descriptor of a ring. A ring without descriptors and registrations is
+/// removed.
 fn closed(rings: &Rings, handle: usize) {
     let is_last = {
         let Some(ring) = rings.table.get(handle) else { return };
@@ -445,8 +446,8 @@ impl Ring {
     }
 }
 
-/// A thread has unregistered the ring with this handle. With its last descriptor and registration,
-/// the ring is removed.
+/// A thread has unregistered the ring with this handle. A ring without descriptors and
+/// registrations is removed.
 pub(crate) fn is_unregistered(handle: usize) {
     let Some(rings) = RINGS.current().filter(|_| handle != 0) else { return };
     let is_last = {

@@ -3,7 +3,7 @@
 //! The *poll thread* sleeps until something is ready, and ends when it has had nothing to do for a
 //! while. A thread that waits in io_uring_enter(2) sleeps on the epoll, too, and is preferred
 //! (`service/seat.rs`). The thread that takes events out of the epoll reports them to the rings
-//! before the next one takes some. So a thread that [looks](look_at_all) has seen all earlier
+//! before another thread takes events. So a thread that [looks](look_at_all) has seen all earlier
 //! events.
 
 use std::cell::Cell;
@@ -31,7 +31,7 @@ pub(crate) struct Service {
     state: Mutex<Groups>,
     /// Held by the thread that takes events, until it has reported them to the rings.
     takes: Mutex<Vec<libc::epoll_event>>,
-    /// As [`Groups::live`], for threads that only ask whether there are any.
+    /// As [`Groups::live`], for threads that read it without the lock.
     live: AtomicUsize,
     /// As [`Groups::polls`], likewise.
     polls: AtomicUsize,
@@ -44,7 +44,8 @@ pub(crate) struct Service {
 }
 
 thread_local! {
-    /// This thread is taking events: a signal handler on it does not wait for that.
+    /// This thread is taking events. A signal handler on this thread does not wait until they are
+    /// taken.
     static TAKES: Cell<Takes> = const { Cell::new(Takes::No) };
 }
 
@@ -133,8 +134,8 @@ pub(crate) fn is_busy() -> bool {
     busy().is_some()
 }
 
-/// A transfer on this descriptor is about to be executed, and may take data that polls wait for:
-/// they are checked first.
+/// A transfer on this descriptor is about to be executed, and may take data that polls wait for.
+/// Those polls are checked first.
 pub(crate) fn look(fd: i32) {
     let Some((service, state)) = free(polled()) else { return };
     let has_polls = state.has_polls(state.plain.get(&fd), u32::MAX);
@@ -144,8 +145,8 @@ pub(crate) fn look(fd: i32) {
     }
 }
 
-/// A transfer on this descriptor has succeeded, so these events were true. If one came after
-/// [`look`], the transfer may have consumed it: this reports it to one-shot polls.
+/// A transfer on this descriptor has succeeded, so these events were true. An event that came after
+/// [`look`] may have been consumed by the transfer. So the events are reported to one-shot polls.
 pub(crate) fn went_through(fd: i32, events: u32) {
     let Some((service, state)) = free(polled()) else { return };
     let has_polls = state.has_polls(state.open.get(&fd), events);
@@ -157,7 +158,7 @@ pub(crate) fn went_through(fd: i32, events: u32) {
 
 /// Does this number name an epoll?
 pub(crate) fn is_epoll(fd: i32) -> bool {
-    // The removal of a descriptor that is in no epoll of the program's: only an epoll answers
+    // Tries to remove a descriptor that no epoll of the program has: only an epoll answers
     // `-ENOENT`.
     let own = of_this_process().lock().made().map_or(-1, |[_, bell]| bell);
     sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, own, 0, 0) == -libc::ENOENT
@@ -333,9 +334,10 @@ impl Service {
     }
 
     /// The poll thread. It does not sleep in epoll_wait(2): a thread that looks would miss events
-    /// that this one had taken, and not reported yet.
+    /// that the poll thread had taken, and not reported yet.
     fn run(&self, epoll: i32) {
-        // Natively, the program's own thread does this work.
+        // With the kernel's rings, the program's own thread does this work. So this thread asks to
+        // run soon after it is woken.
         front::run_soon();
         let mut turns = self.seat.turns();
         loop {
@@ -361,8 +363,9 @@ impl Service {
         }
     }
 
-    /// Do waiting threads leave the event to the poll thread? This waits while they come and go,
-    /// because the answer is unknown then. `seen`: the value of `Seat::turns` at the last call.
+    /// Do waiting threads leave the event to the poll thread? The function waits while they come
+    /// and go, because the answer is unknown then. `seen`: the value of `Seat::turns` at the last
+    /// call.
     fn is_left_to_the_thread(&self, epoll: i32, seen: &mut u32) -> bool {
         loop {
             let before = std::mem::replace(seen, self.seat.turns());
@@ -440,7 +443,7 @@ impl Service {
         found
     }
 
-    /// Shows the numbers to threads that only ask whether there are any.
+    /// Shows the numbers to threads that read them without the lock.
     fn show(&self, state: &Groups) {
         self.live.store(state.live, Ordering::Release);
         self.polls.store(state.polls, Ordering::Release);
@@ -534,8 +537,9 @@ mod tests {
         assert_eq!(events.recv().expect("an event"), (3, libc::EPOLLIN as u32));
     }
 
-    /// A receive has waited for the first socket, whose number names the second one now, unseen.
-    /// Calls `waits` with that number: another receive is to get an event of the second socket.
+    /// A receive has waited for the first socket. Then the socket's number names a second socket,
+    /// by a call that the library does not see. `waits` has another receive wait for that number:
+    /// the receive has to get an event of the second socket.
     fn reuse_unseen(keeps_first: bool, waits: impl Fn(i32, Arc<dyn Watcher>)) {
         let (sender, events) = channel();
         let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));

@@ -103,8 +103,8 @@ fn is_served(params: &Params) -> bool {
     params.flags & !setup::KNOWN == 0 && !front::has_parted()
 }
 
-/// Puts the offsets of the queues into the parameters, beside the addresses of the program's pages
-/// if it has provided them.
+/// Puts the offsets of the queues into the parameters. With NO_MMAP, the addresses of the program's
+/// pages stay there.
 pub(crate) fn put_offsets(params: &mut Params, memory: &Memory) {
     let places = [params.sq_off.user_addr, params.cq_off.user_addr];
     params.sq_off = memory.sq_offsets();

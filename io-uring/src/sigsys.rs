@@ -17,8 +17,9 @@ pub(crate) fn mask_of_wait(set: u64) -> u64 {
     if may_trap() { set & !(1 << (libc::SIGSYS - 1)) } else { set }
 }
 
-/// A set for a waiting function of the C library: the same, or one in `place` without SIGSYS if
-/// this library may use that signal. The function refuses a set that cannot be read.
+/// The address of the set to pass to a waiting function of the C library. It is that of a copy in
+/// `place` without SIGSYS, if this library may use that signal. Otherwise it is `set`. The function
+/// refuses a set that cannot be read.
 ///
 /// # Safety
 /// `set` is null or the address of a set, as the function requires.

@@ -59,8 +59,8 @@ pub(crate) fn look_at_program() {
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(&mut look).cast()) };
 }
 
-/// Searches the loaded objects, unless none was added since the last search. Called before a ring
-/// is set up.
+/// Searches the loaded objects, if any was added since the last search. Called before a ring is set
+/// up.
 pub(crate) fn look() -> Sites {
     let known = KNOWN.load(Ordering::Relaxed);
     let mut look = Look { adds: 0, known, found: Sites::default(), is_short: false };
@@ -92,8 +92,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         header.p_type == libc::PT_LOAD
             && header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R
     });
-    // Places in this library and in the C library, which are not searched: calls by their functions
-    // are seen.
+    // An address in this library and one in the C library. Neither is searched, because the calls
+    // that their functions make are seen.
     let known = [look as *const () as usize, NEXT.load(Ordering::Relaxed).addr()];
     // SAFETY: null, or a string.
     let is_program = info.dlpi_name.is_null() || unsafe { *info.dlpi_name } == 0;
@@ -117,7 +117,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     i32::from(seen.is_short)
 }
 
-/// Has the object the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?
+/// Does the object have the note of a drop-in (`front/note.rs`)? The system calls of a drop-in are
+/// for its own descriptors only.
 ///
 /// # Safety
 /// An object with these headers is loaded at `base`.

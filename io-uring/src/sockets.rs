@@ -53,8 +53,8 @@ pub(crate) enum Ask {
     Other(Arc<dyn Attempt>),
 }
 
-/// Memory of calls that have ended. It is never waited for: a signal handler may have interrupted
-/// the thread that has it.
+/// Memory of calls that have ended. No thread waits for its lock, because a signal handler may have
+/// interrupted the thread that has the lock.
 static SPARE: Mutex<Vec<Arc<Socket>>> = Mutex::new(Vec::new());
 
 /// A call on a socket, and its progress.
@@ -81,7 +81,7 @@ pub(crate) struct Socket {
     pub(crate) bytes_left: AtomicU64,
     /// The registered buffer that the data is sent from.
     pub(crate) buffer_index: Option<u16>,
-    /// The request is only sent where the kernel could send it without a copy.
+    /// The data is sent only if the kernel could send it without a copy.
     pub(crate) is_uncopied: bool,
     /// The group had no buffer, or there is no such group: the errno.
     lacks_buffer: AtomicI32,
@@ -91,7 +91,7 @@ pub(crate) struct Socket {
     pub(crate) tells_rest: bool,
     /// What is known about the data after a completion: a [`Rest`].
     rest: AtomicU32,
-    /// Is it a stream for which the kernel tells the rest? Asked once.
+    /// Is it a stream for which the kernel reports whether more data follows? Asked once.
     stream: OnceLock<Option<Stream>>,
     /// The number of completions so far, without those after which no data was left.
     rounds: AtomicU32,
@@ -140,7 +140,7 @@ impl Socket {
     }
 
     /// The call, to be shared with the thread that tries it. Memory of an earlier call is used, if
-    /// there is some: with many calls in flight, malloc(3) and free(3) would cost as much as a
+    /// there is some. With many calls in flight, malloc(3) and free(3) would cost as much as a
     /// third of a call.
     pub(crate) fn shared(self) -> Arc<Self> {
         let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
@@ -165,7 +165,7 @@ impl Socket {
         }
     }
 
-    /// Does a send to a broken connection raise SIGPIPE?
+    /// Sets whether a send to a broken connection raises SIGPIPE.
     pub(crate) fn raises_signal(&mut self, raises: bool) {
         let flags = self.flags & !libc::MSG_NOSIGNAL;
         self.flags = if raises { flags } else { flags | libc::MSG_NOSIGNAL };
@@ -266,8 +266,8 @@ impl Socket {
         Some(if wanted == 0 || left == 0 { wanted.max(left) } else { wanted.min(left) })
     }
 
-    /// Have the taken buffers exactly the number of bytes that a bundle has asked for? Then it
-    /// takes further buffers, except in a call with several completions.
+    /// Do the taken buffers have exactly the number of bytes that a bundle has asked for? Then the
+    /// bundle takes further buffers, except in a call with several completions.
     pub(crate) fn exceeds(&self, bytes: u64) -> bool {
         !self.goes_on && bytes > 0 && bytes == self.wanted()
     }
@@ -476,8 +476,8 @@ impl Socket {
     }
 
     /// Notes transferred bytes, and sets `ended` if the call makes no further completion. There are
-    /// three reasons: its byte limit is reached, its bundle has used the group's last buffer, or
-    /// the bundle is one of a send that polls first. `is_full`: all of its buffers are used.
+    /// three reasons. The call has reached its byte limit, its bundle has used the group's last
+    /// buffer, or it sends a bundle and polls first. `is_full`: all of its buffers are used.
     fn went(&self, fd: i32, bytes: u64, is_full: bool) {
         let left = self.bytes_left.load(Ordering::Relaxed);
         if left > 0 {
@@ -582,7 +582,7 @@ impl Socket {
         let blocks = flags & libc::O_NONBLOCK == 0;
         let mut alone = None;
         if blocks && may_wait {
-            // accept4(2) waits if another thread or process is quicker.
+            // accept4(2) waits if another thread or process has accepted the client first.
             alone = Alone::at(fd);
             if alone.is_none() || sys::poll_now(fd, libc::POLLIN) == 0 {
                 return self.missed();

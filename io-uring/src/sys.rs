@@ -1,5 +1,5 @@
 //! System calls. Most are made by this library's own instructions, so that no exported function of
-//! a drop-in is between. A result is a count or a negative errno.
+//! a drop-in is called. A result is a count or a negative errno.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -97,8 +97,8 @@ pub(crate) fn is_mapped(at: u64, len: u64) -> bool {
     true
 }
 
-/// Has the process only one thread? Read from `/proc/self/stat` (proc(5)), by this library's own
-/// calls.
+/// Does the process have only one thread? Read from `/proc/self/stat` (proc(5)), by this library's
+/// own calls.
 pub(crate) fn is_alone() -> bool {
     /// The field with the number of threads, counted after the name, which ends with the last
     /// parenthesis.
@@ -160,13 +160,13 @@ fn told_of<T: std::str::FromStr>(fd: i32, name: &str) -> Option<T> {
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
-/// The kernel's id of an eventfd. `None`: the descriptor is none, or /proc is not readable.
+/// The kernel's id of an eventfd. `None`: the descriptor is no eventfd, or /proc is not readable.
 pub(crate) fn eventfd_id(fd: i32) -> Option<u64> {
     told_of(fd, "eventfd-id:")
 }
 
-/// The process of a pidfd. `None`: the descriptor is none, the process was reaped, or /proc is not
-/// readable, or of another PID namespace, in which processes have other numbers.
+/// The process of a pidfd. `None`: the descriptor is no pidfd, the process was reaped, or /proc is
+/// not readable. Also if /proc is of another PID namespace, in which processes have other numbers.
 pub(crate) fn process_of(fd: i32) -> Option<i32> {
     told_of(fd, "Pid:").filter(|&process| process > 0 && proc_shows_our_namespace())
 }
@@ -322,19 +322,19 @@ pub(crate) fn is_always_ready(fd: i32) -> bool {
     [libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind(fd))
 }
 
-/// Is it an eventfd, or another file that the kernel gives no kind?
+/// Is it an eventfd, or another file to which the kernel gives no kind?
 pub(crate) fn is_anonymous(fd: i32) -> bool {
     kind(fd) == 0
 }
 
-/// Do flags like RWF_SYNC mean nothing for the file? The kernel ignores them, also if preadv2(2)
-/// refuses them because the file has only read(2) and write(2).
+/// Do flags like RWF_SYNC mean nothing for the file? The kernel's io_uring ignores the flags then.
+/// preadv2(2) may refuse them, because the file has only read(2) and write(2).
 pub(crate) fn ignores_flags(fd: i32) -> bool {
     [0, libc::S_IFCHR].contains(&kind(fd))
 }
 
 /// The errno of io_uring for a write with RWF_NOWAIT that pwritev2(2) refuses with `EOPNOTSUPP`. It
-/// is `-EAGAIN` if the file supports the flag, and only its writes do not.
+/// is `-EAGAIN` if the file supports the flag for reads.
 pub(crate) fn refused_write(fd: i32) -> i32 {
     /// Behind the end of each file.
     const END: u64 = i64::MAX as u64 - 1;
@@ -409,7 +409,7 @@ thread_local! {
 }
 
 /// The id of the calling thread. Asked for once: every call on a ring with
-/// `IORING_SETUP_SINGLE_ISSUER` needs it. The child of a vfork(2) has its parent's.
+/// `IORING_SETUP_SINGLE_ISSUER` needs it. In the child of a vfork(2), the id is its parent's.
 #[inline]
 pub(crate) fn thread_id() -> i32 {
     match THREAD.get() {
@@ -540,7 +540,8 @@ pub(crate) mod files {
     }
 }
 
-/// seccomp(2): a filter for all threads, or a negative errno; -ESRCH if one of them cannot have it.
+/// seccomp(2): sets a filter for all threads. Returns 0 or a negative errno: `-ESRCH` if one of the
+/// threads cannot have the filter.
 pub(crate) fn set_filter(program: &libc::sock_fprog) -> i32 {
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let program = std::ptr::from_ref(program);
@@ -549,7 +550,7 @@ pub(crate) fn set_filter(program: &libc::sock_fprog) -> i32 {
     if set > 0 { -libc::ESRCH } else { set }
 }
 
-/// Has this process filters of seccomp(2)?
+/// Does this process have filters of seccomp(2)?
 pub(crate) fn has_filters() -> bool {
     // SAFETY: numbers only.
     unsafe { call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) == 2 }
@@ -594,9 +595,10 @@ pub(crate) fn is_process(pid: i32) -> bool {
     unsafe { call!(kill, pid, 0) as i32 != -libc::ESRCH }
 }
 
-/// futex(2), for threads of all processes that share the word: sleeps while it is `expected`.
-/// `-ETIMEDOUT`, `-EINTR`, or another value, after which the caller checks again. With a signal
-/// mask it sleeps in ppoll(2) for at most a millisecond, because futex(2) takes none.
+/// futex(2), for threads of all processes that share the word: sleeps while the word is `expected`.
+/// Returns `-ETIMEDOUT`, `-EINTR`, or another value, after which the caller checks again. With a
+/// signal mask, the thread sleeps in ppoll(2) for at most a millisecond, because futex(2) takes no
+/// mask.
 pub(crate) fn sleep_while(
     word: &AtomicU32,
     expected: u32,

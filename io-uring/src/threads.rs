@@ -119,7 +119,8 @@ pub(crate) fn registered(index: u32) -> Result<Pinned<'static, Ring>, i32> {
     rings::behind(handle).ok_or(-libc::EBADF)
 }
 
-/// Registers a ring for the calling thread, under `index`, or under any. Returns the index.
+/// Registers a ring for the calling thread, under `index`, or under any free index (`u32::MAX`).
+/// Returns the index.
 pub(crate) fn register(fd: i32, index: u32) -> Result<u32, i32> {
     let ring = rings::find(fd)?.ok_or(-libc::EBADF)?;
     THREAD.with(|thread| {

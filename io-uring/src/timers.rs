@@ -10,13 +10,14 @@ use crate::sys;
 /// A timer that was set.
 pub(crate) type Timer = Armed;
 
-/// What is told that its timer is due: a ring, or the service that watches the polls of all rings.
+/// What is notified when its timer is due: a ring, or the service that watches the polls of all
+/// rings.
 pub(crate) trait Expires: Send + Sync {
     /// The timer with this key is due.
     fn on_timer(self: Arc<Self>, key: u64);
 }
 
-/// A timer of a ring's, with its key.
+/// The key of a timer, and what is notified when the timer is due.
 struct Keyed {
     of: Arc<dyn Expires>,
     key: u64,
@@ -38,7 +39,8 @@ pub(crate) fn set(deadline: u64, of: Arc<dyn Expires>, key: u64) -> Result<Timer
     armed.map_err(|error| -error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
-/// The `Instant` of a time. One pair is the reference for all times, so that they keep their order.
+/// The `Instant` of a time. One pair of a time and an `Instant` is the reference for all times, so
+/// that they keep their order.
 fn instant(time: u64) -> Instant {
     static PAIR: OnceLock<(u64, Instant)> = OnceLock::new();
     let pair = || {

@@ -41,8 +41,8 @@ extern "C" fn at_load() {
     // text is not searched.
     uringlet::front::syscall::find_next();
     if crate::sys::has_filters() {
-        // There may be a filter of the program that has started this one: it names that program's
-        // text.
+        // The program that has started this one may have set a filter. Then calls at the addresses
+        // that it names send SIGSYS here, too.
         signal::handle();
     }
     sites::look_at_program();

@@ -1,13 +1,14 @@
-//! Every constant of time and number in the policy of the drop-in, with its unit. Those of the
-//! engine stand in its `router/tuning.rs`.
+//! Every constant of time and number in the policy of the drop-in, with its unit. The engine's
+//! constants are in its `router/tuning.rs`.
 
 use std::time::Duration;
 
 // Waits of a thread that leaves a ring, or waits on it.
 
-/// A close that waits for requests in execution cancels again after this time.
+/// A close that waits for requests in execution cancels them again after this time.
 pub(crate) const CANCEL_AGAIN: Duration = Duration::from_millis(20);
-/// A thread that ends waits this long for its requests: one in a system call may never end.
+/// A thread that ends waits at most this long for its requests. A request in a system call may
+/// never end.
 pub(crate) const THREAD_END_MAX: Duration = Duration::from_secs(1);
 /// A waiter checks after this time whether the process that executes the ring's requests has ended.
 /// Each further time is twice as long, up to the second value.
@@ -29,15 +30,15 @@ pub(crate) const CANCEL_TRIES: u32 = 10_000;
 /// marked: it ends with `-ECANCELED` if its try would wait.
 pub(crate) const CANCEL_TRIED_TRIES: u32 = 200;
 /// Tries to take a ring's lock to update its descriptor; together they take some seconds. Two
-/// signal handlers may wait for each other, each for the lock of the thread that the other one has
-/// interrupted.
+/// signal handlers may wait for each other: each has interrupted the thread whose lock the other
+/// one needs.
 pub(crate) const SIGNAL_TRIES: u32 = 50_000;
 /// Before a descriptor is closed: the number of checks whether threads still use its number. The
 /// closing call may be in a signal handler on such a thread.
 pub(crate) const NUMBER_TRIES: u32 = 100;
-/// The number of further checks for calls on the socket with this number, and for requests on it
-/// that are on their way to the engine: some seconds. Their threads do not wait, but may be
-/// preempted.
+/// The number of further checks for calls on a socket with this number, and for its requests that
+/// are on their way to the engine. Together the checks take some seconds. The threads that make
+/// these calls do not wait, but may be preempted.
 pub(crate) const CALL_TRIES: u32 = 30_000;
 
 /// Vectored transfers of at most this many bytes are small: their submitter may execute them. After
@@ -50,7 +51,7 @@ pub(crate) const SMALL_VECTOR: i32 = 64 << 10;
 pub(crate) const SHOTS_IN_A_ROW: u32 = 32;
 /// The memory of this many ended calls on sockets is kept for later ones: some 70 KiB.
 pub(crate) const SPARE_SOCKETS: usize = 256;
-/// This many calls on sockets are made before their results are posted.
+/// At most this many calls on sockets are made before their results are posted.
 pub(crate) const TRIES_AT_ONCE: usize = 32;
 /// After more than this many tries in vain, a ready socket is tried only at a new event.
 pub(crate) const VAIN_TRIES: u32 = 8;
@@ -63,11 +64,11 @@ pub(crate) const UNTRIED: u32 = 63;
 /// After more than this many events in a row that nothing has waited for, a socket does not stay
 /// registered.
 pub(crate) const UNCLAIMED: u32 = 2;
-/// An event is stray if nothing has asked for it. After stray events in more than this many takes
-/// in a row, the epoll of all rings is made anew.
+/// An event is stray if nothing has asked for it. After more than this many calls in a row that
+/// returned stray events, the epoll of all rings is made anew.
 pub(crate) const STRAYS: u32 = 8;
-/// A receive that waits without a system call relies on the registration of its socket. That is
-/// checked after this time to twice this time, in nanoseconds.
+/// A receive that waits without a system call relies on the registration of its socket. The
+/// registration is checked after this time to twice this time, in nanoseconds.
 pub(crate) const CONFIRM_AFTER_NS: u64 = 100_000_000;
 /// Without polls, the poll thread ends after `POLL_THREAD_IDLE`. With polls and no event, it checks
 /// after `POLL_THREAD_LOOK` whether polls are left.

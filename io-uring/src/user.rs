@@ -29,7 +29,7 @@ macro_rules! plain {
 plain!(u8, u16, u32, i32, u64, libc::iovec, Params, Timespec, GetEventsArg);
 plain!(FutexWaitV, RsrcRegister, RsrcUpdate, SyncCancel, BufferRing, BufferStatus);
 
-// SAFETY: as its elements, between which there is nothing.
+// SAFETY: any bytes are valid elements, and an array has no padding between its elements.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 /// Copies a value. `Err`: `-EFAULT`.

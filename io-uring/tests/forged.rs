@@ -127,7 +127,8 @@ fn a_handler_under_the_mask_of_a_wait_may_enter_a_ring() {
     }
 }
 
-/// Other calls have the same cost as without the library, and privileges stay.
+/// Without a filter, other calls have the same cost as without the library, and the process may
+/// still gain privileges.
 #[test]
 fn a_program_has_no_filter_where_nothing_is_left_to_catch() {
     let test = "a_program_has_no_filter_where_nothing_is_left_to_catch";
@@ -156,7 +157,8 @@ fn a_program_has_no_filter_where_nothing_is_left_to_catch() {
     assert!(prints(true, "signals", &["ours"]).ends_with("done\n"));
 }
 
-/// Of the objects of a program without a ring, the library looks only at the program itself.
+/// Before the first ring is set up, the library looks for calls in the program only. After that, it
+/// also looks in the libraries that the program has loaded.
 #[test]
 fn libraries_are_looked_at_when_a_ring_is_set_up() {
     let test = "libraries_are_looked_at_when_a_ring_is_set_up";

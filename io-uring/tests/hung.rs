@@ -1,5 +1,5 @@
-//! A file system whose server does not answer, or an open(2) that waits, delays only requests to
-//! it.
+//! A file system whose server does not answer delays only requests to that file system. A thread
+//! that waits in an open(2) of its own delays no other request.
 
 use std::path::Path;
 

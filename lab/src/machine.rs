@@ -18,7 +18,7 @@ pub struct Machine {
     pub debug_build: bool,
     /// The host's name.
     pub host: String,
-    /// `Linux 6.18.1 x86_64`.
+    /// Name, release and architecture, such as `Linux 6.18.1 x86_64`.
     pub kernel: String,
     /// The model name, as the kernel reports it.
     pub cpu: String,
@@ -60,7 +60,7 @@ impl Machine {
 /// The file system and the device of a file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Storage {
-    /// `ext4`, `tmpfs`; of a block device: `block device`.
+    /// The type of the file system, such as `ext4`. For a block device: `block device`.
     pub file_system: String,
     /// Mount options of the mount and of the file system.
     pub options: String,
@@ -135,7 +135,7 @@ pub fn sysctl(name: &str) -> Option<String> {
     Some(read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().to_owned())
 }
 
-/// `Linux 6.18.1 x86_64`.
+/// The kernel's name, release and architecture, such as `Linux 6.18.1 x86_64`.
 pub fn kernel() -> String {
     let names = rustix::system::uname();
     let text = |field: &CStr| field.to_string_lossy().into_owned();

@@ -9,7 +9,7 @@ use std::path::Path;
 /// The type of the file system of pipes without a name (statfs(2)).
 const PIPEFS: u64 = 0x5049_5045;
 
-/// Reads a regular file, or a pipe of a shell's such as `<(command)`, of at most `most` bytes.
+/// Reads a whole file of at most `most` bytes: a regular file, or a shell's pipe for `<(command)`.
 ///
 /// # Errors
 /// The file cannot be read, is longer, or is a device or a named pipe, which may have no end.

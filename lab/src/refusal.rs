@@ -14,7 +14,7 @@ impl Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Makes the error of a command that refuses a request. The exit status shows it.
+/// Makes the error of a command that refuses a request. Such an error has its own exit status.
 pub fn refusal(reason: impl Display) -> anyhow::Error {
     Refusal(reason.to_string()).into()
 }

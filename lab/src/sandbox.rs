@@ -1,6 +1,6 @@
 //! `--forbid`: has the kernel refuse calls, as a container's seccomp profile does.
 //!
-//! For testing how a program behaves in a sandbox. It is no security boundary.
+//! The option is for testing how a program behaves in a sandbox. It is no security boundary.
 
 #![allow(unsafe_code)]
 

@@ -85,7 +85,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Opens the file at `path`, or makes a scratch file there (in it, if it is a folder).
+    /// Opens the file at `path`, or makes a scratch file there. If `path` is a folder, the scratch
+    /// file is in this folder.
     ///
     /// # Errors
     /// A text: no permission, no space, or the wrong kind of file.
@@ -272,7 +273,7 @@ impl Scratch {
     }
 }
 
-/// A size that fits into the free space: the user's size unchanged, or a smaller default.
+/// A size that fits into the free space: the user's size, or a default that may be smaller.
 fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
     match wish {
         Some(size) if size > free => bail!(

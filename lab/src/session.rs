@@ -338,7 +338,7 @@ pub fn lines(table: &mut Table, right: &[usize]) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// `about 40 s`, `about 9 min`.
+/// A rounded duration, such as `about 40 s` or `about 9 min`.
 pub fn about(time: Duration) -> String {
     match time.as_secs_f64() {
         s if s < 100.0 => format!("about {:.0} s", s.max(1.0)),

@@ -75,7 +75,7 @@ pub fn short(bytes: u64) -> String {
     }
 }
 
-/// `3.90 GiB`: three digits.
+/// A size with three digits, such as `3.90 GiB`.
 pub fn long(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
@@ -89,7 +89,7 @@ pub fn long(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{} {unit}", digits(value)) }
 }
 
-/// `870 ns`, `4.21 µs`, `1.30 ms`, `2.05 s`.
+/// A time with its unit: `870 ns`, `4.21 µs`, `1.30 ms`, `2.05 s`.
 pub fn nanoseconds(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -122,7 +122,7 @@ pub fn plural(count: u64, one: &str) -> String {
     if count == 1 { one.to_owned() } else { format!("{one}s") }
 }
 
-/// `12,345,678`.
+/// The digits in groups of three, such as `12,345,678`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

@@ -6,7 +6,7 @@
 //! by the distribution of Mann and Whitney's U. (Hollander, Wolfe, Chicken: Nonparametric
 //! Statistical Methods, sections 3.3 and 4.3.)
 //!
-//! Neither verdict assumes a distribution of the noise. Rounds are repeated until the interval is
+//! Neither interval assumes a distribution of the noise. Rounds are repeated until the interval is
 //! narrow ([`Interval::is_known`]), whatever the ratio is. [`Interval::is_settled`] only says which
 //! ratios get rounds first. Stopping at a welcome verdict would find differences where there are
 //! none.
@@ -41,7 +41,7 @@ pub struct Interval {
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     Better,
-    /// The ratio is known, and less than [`MARGIN`] from 1.
+    /// The ratio is known, and at most [`MARGIN`] from 1.
     Level,
     Worse,
     /// The interval is too wide for any other class.
@@ -119,8 +119,8 @@ impl Interval {
         self.width() <= 2.0 * PRECISION.ln_1p()
     }
 
-    /// Is the ratio known, or is it clear whether it is above or below 1? That is clear if each
-    /// side of the interval is at most a quarter of the distance from 1.
+    /// Is the ratio known, or is it clear whether it is above or below 1? The latter is clear if
+    /// the interval is at most half as wide as the ratio's distance from 1.
     pub fn is_settled(&self) -> bool {
         self.is_known() || self.width() <= self.ratio.ln().abs() / 2.0
     }
@@ -144,7 +144,7 @@ impl Interval {
         }
     }
 
-    /// `0.93–1.15`.
+    /// The ends of the interval, such as `0.93–1.15`.
     pub fn text(&self) -> String {
         format!("{:.2}–{:.2}", self.low, self.high)
     }
@@ -252,7 +252,7 @@ fn mann_whitney(a: usize, b: usize) -> Distribution {
     ways[0][0] = 1.0;
     for value in 1..=a + b {
         for taken in (1..=value.min(a)).rev() {
-            // All earlier values that do not belong to this sample are before it.
+            // The number of earlier values that belong to the other sample.
             let before = value - taken;
             for u in (before..=a * b).rev() {
                 ways[taken][u] += ways[taken - 1][u - before];

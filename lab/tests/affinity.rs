@@ -25,8 +25,8 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     let json = output.path().join("result.json");
     let run =
         || affinity(folder.path()).args(["--size", "4M", "--json"]).arg(&json).output().unwrap();
-    // While all threads of a placement get no CPU time, the application executes its requests
-    // itself: then a placement is not proved. So a busy machine may need several runs.
+    // If no thread of a placement gets CPU time, the application executes its requests itself, and
+    // the placement is not proved. So a busy machine may need several runs.
     let run = (1..10).map(|_| run()).find(|run| run.status.code() != Some(1)).unwrap_or_else(run);
     let errors = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(2) {
@@ -48,7 +48,7 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     let systems = &report["file_systems"];
     assert_eq!((&systems["measured"], &systems["not_measured"]), (&0.into(), &5.into()));
     assert!(text.contains("Not measured\n  file systems, Q C rq 0 0 0;"), "{text}");
-    // Long lines are folded.
+    // The report folds long lines, so the words are joined again.
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains("--size 4M: expected at least 16M for each of 2 file systems"),

@@ -34,7 +34,7 @@ pub(crate) const FLAG_RESFD: u32 = 1;
 /// Flag of an iocb: its `reqprio` is an I/O priority (ioprio_set(2)).
 pub(crate) const FLAG_IOPRIO: u32 = 2;
 
-/// The `RWF_*` flags that preadv2(2) knows: HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND,
+/// The `RWF_*` flags that are accepted (preadv2(2)): HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND,
 /// DONTCACHE.
 pub(crate) const RWF_KNOWN: u32 = 0xbf;
 pub(crate) const RWF_APPEND: u32 = 0x10;

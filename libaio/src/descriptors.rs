@@ -51,7 +51,7 @@ mod tests {
         // The poller, a thread of the engine, has a descriptor of its own.
         let own = uringlet::front::own_descriptor_in(0..=i32::MAX).expect("there is one");
         let other = writer.as_raw_fd();
-        // SAFETY: of the program's descriptors none is closed.
+        // SAFETY: none of the program's descriptors is closed.
         unsafe {
             assert_eq!((close(own), errno()), (-1, libc::EBADF));
             assert_eq!((dup2(other, own), errno()), (-1, libc::EBUSY));

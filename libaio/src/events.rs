@@ -46,8 +46,8 @@ pub(crate) unsafe fn get_events(
     if min_nr > nr {
         return refused(&context, timeout);
     }
-    // A signal handler may leave the wait by a jump. The context is not pinned meanwhile, because
-    // io_destroy(2) would wait for this thread.
+    // A signal handler may leave the wait by a jump (longjmp(3)). So the context is not pinned
+    // during the wait: io_destroy(2) would wait without end for this thread to unpin the context.
     let instance = Arc::clone(&context.instance);
     drop(context);
     // The ring never has more events than its room. If `min` is larger, the minimum becomes one
@@ -62,7 +62,7 @@ pub(crate) unsafe fn get_events(
     let direct = if direct > 0 && writable(0, direct) { direct } else { 0 };
     let mut at = events;
     let mut take = |data, obj, res| {
-        // SAFETY: called for as many events at most as were found to be writable.
+        // SAFETY: called for at most as many events as were found to be writable.
         unsafe {
             at.write_unaligned(IoEvent { data, obj, res, res2: 0 });
             at = at.add(1);

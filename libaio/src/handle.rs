@@ -58,7 +58,7 @@ pub(crate) fn get(handle: usize) -> Option<Pinned<'static, AioContext>> {
     CONTEXTS.current()?.get(handle)
 }
 
-/// Is this a context that the process inherited, with an empty ring when it was forked?
+/// Did this process inherit the context at its fork, and is the context's ring empty?
 #[cold]
 pub(crate) fn is_inherited_and_empty(handle: usize) -> bool {
     let context = CONTEXTS.inherited().find_map(|contexts| contexts.get(handle));
@@ -72,8 +72,8 @@ pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
     CONTEXTS.current()?.get_again(handle)
 }
 
-/// The number of event places in the ring of a context for `entries` requests, and the number of
-/// requests that the context accepts, on a machine with `cpus` CPUs.
+/// The sizes of a context for `entries` requests, on a machine with `cpus` CPUs. Returns the number
+/// of event places in its ring, and the number of requests that the context accepts.
 fn ring_size(entries: u32, cpus: usize) -> (u32, u32) {
     // As in the kernel: the ring fills whole pages. CPUs reserve requests in batches, of a size
     // that gives each CPU four batches. Places that fill no whole batch are not used.
@@ -166,7 +166,8 @@ pub(crate) fn destroy(handle: usize) -> bool {
     !matches!(contexts.remove(handle, |context| context.instance.close()), Removed::Nothing)
 }
 
-/// The process is about to leave: see [`Instance::before_leaving`].
+/// The process is about to exit, execute another program or start a process: see
+/// [`Instance::before_leaving`].
 pub(crate) extern "C" fn before_leaving() {
     if let Some(contexts) = CONTEXTS.current() {
         contexts.each(|context| context.instance.before_leaving());
@@ -178,7 +179,8 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     let Some(contexts) = CONTEXTS.current() else { return };
     let users = users::of(fds);
     if users != Users::Nobody && front::is_borrowed() {
-        // The child of a vfork(2) runs this in its parent's memory, and closes its own descriptor.
+        // The child of a vfork(2) runs this in its parent's memory. It closes only its own
+        // descriptor, so the parent's requests are left alone.
         return;
     }
     let tell = |context: &AioContext| {

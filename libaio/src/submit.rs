@@ -235,7 +235,7 @@ fn in_range(iocb: &Iocb, bytes: u64) -> bool {
 }
 
 /// Refuses, ignores or accepts an unusual offset, after asking the kernel about the file that the
-/// number names now.
+/// descriptor's number names now.
 #[cold]
 fn unusual_offset(iocb: &Iocb, write: bool, bytes: u64) -> Result<u64, i32> {
     let descriptor = Descriptor::fresh(iocb.fildes as i32)?;

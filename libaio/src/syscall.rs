@@ -1,8 +1,8 @@
 //! The C library's `syscall(2)`. Programs that make the calls of Linux AIO by number get the same
 //! contexts as through libaio's functions. Other numbers go on to the next `syscall`.
 //!
-//! Rust's library and this one call this function, too, with numbers that go on to the next
-//! `syscall`. The engine makes system calls by its own instructions (`sys.rs` in core).
+//! Rust's standard library and this library call this function, too, with numbers that it passes on
+//! to the next `syscall`. The engine makes system calls by its own instructions (`sys.rs` in core).
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::Ordering;
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// As on x86-64. x16 is a scratch register of the linker, which calls may change.
+/// As on x86-64. x16 is a scratch register, which code of the linker may change during a call.
 ///
 /// # Safety
 /// As the system call.
@@ -126,7 +126,7 @@ unsafe extern "C-unwind" fn ours(
     e: usize,
     f: usize,
 ) -> c_long {
-    // SAFETY: the caller's contract. errno is the call's own.
+    // SAFETY: the caller's contract. The call itself sets errno if it fails.
     if let Some(answer) = unsafe { descriptors::by_number(number, [a, b, c]) } {
         return answer.into();
     }
@@ -138,7 +138,7 @@ unsafe extern "C-unwind" fn ours(
         // same arguments.
         let next =
             unsafe { std::mem::transmute::<*mut c_void, Syscall>(NEXT.load(Ordering::Relaxed)) };
-        // SAFETY: called as its caller called us.
+        // SAFETY: called with the arguments that our caller passed.
         return unsafe { next(number, a, b, c, d, e, f) };
     }
     // SAFETY: the caller's contract: as the call of that number.
@@ -190,7 +190,7 @@ unsafe fn get_events(
     // SAFETY: the caller's contract.
     let got = unsafe { events::get_events(context, min, nr, events, timeout, mask) as c_int };
     match mask {
-        // Signals are handled even if there is no time to sleep.
+        // Pending signals that `mask` allows are handled even if the timeout is zero.
         Some(mask) if got == 0 && front::interrupted_under(mask) => -libc::EINTR,
         _ => got,
     }
@@ -200,7 +200,8 @@ fn is_timespec(timeout: usize) -> bool {
     timeout == 0 || accessible(timeout, size_of::<libc::timespec>(), false)
 }
 
-/// The signal mask that the last argument of io_pgetevents(2) points to, with its size.
+/// The signal mask of io_pgetevents(2). The call's last argument points to the mask's address and
+/// size.
 fn mask_of(timeout: usize, argument: usize) -> Result<Option<u64>, c_int> {
     /// `struct __aio_sigset` of linux/aio_abi.h.
     #[repr(C)]
@@ -209,7 +210,7 @@ fn mask_of(timeout: usize, argument: usize) -> Result<Option<u64>, c_int> {
         mask: *const u64,
         size: usize,
     }
-    // The kernel reads the time before the mask.
+    // The kernel reads the timeout before the mask.
     if !is_timespec(timeout) {
         return Err(EFAULT);
     }
@@ -219,7 +220,7 @@ fn mask_of(timeout: usize, argument: usize) -> Result<Option<u64>, c_int> {
     if !accessible_now(argument, size_of::<Sigset>(), false) {
         return Err(EFAULT);
     }
-    // SAFETY: readable, and of integers.
+    // SAFETY: the bytes are readable, and any bytes are a valid `Sigset`.
     let Sigset { mask, size } = unsafe { (argument as *const Sigset).read_unaligned() };
     if mask.is_null() {
         return Ok(None);

@@ -78,8 +78,8 @@ fn in_place_of_the_library_file() {
     assert!(answers(&output).contains("the same context through libaio: res 4096\n"));
 }
 
-/// The name in Debian 13 and Ubuntu 24.04: a program that was linked there asks for that file, and
-/// for the same versions in it.
+/// In Debian 13 and Ubuntu 24.04 the library is called libaio.so.1t64. A program that was linked
+/// there asks for a file of this name, and for the same symbol versions in it.
 #[test]
 fn in_place_of_the_library_file_by_its_second_name() {
     let folder = folder();
@@ -112,7 +112,7 @@ fn in_place_of_the_library_file_by_its_second_name() {
     assert!(!answers(&output).is_empty());
 }
 
-/// A libaio inside the program makes its calls through libc's `syscall()`.
+/// A libaio that is linked into the program makes its system calls through libc's `syscall()`.
 #[test]
 fn a_program_that_carries_libaio_inside_itself() {
     let folder = folder();
@@ -157,8 +157,8 @@ fn every_descriptor_closed_on_every_engine() {
         }
         assert_eq!(answers(&output), expected, "{engine}");
     }
-    // The last part of the program is in a child. This engine refuses it there, because the parent
-    // has used the engine.
+    // The last part of the program runs in a child. There, this engine refuses a context, because
+    // the parent has used the engine.
     let output = run("posix_aio");
     let text = String::from_utf8_lossy(&output.stdout);
     let before = expected.split("a daemon's").next().expect("all of it");

@@ -63,7 +63,8 @@ macro_rules! on_engines {
                 check(name, &["destroy"], &["buffered", "direct"]);
             }
 
-            /// Buffered only: a process with direct requests does not end with the original either.
+            /// Buffered requests only: with direct ones in flight, a process does not end while the
+            /// server hangs. Nor does it on the original.
             #[test]
             fn exit_and_kill_wait_for_no_server() {
                 check("exit_and_kill_wait_for_no_server", &["exit", "kill"], &["buffered"]);

@@ -63,7 +63,7 @@ fn qemu_img_bench_drained_and_not() {
     assert_eq!(house.counted().errors, 0);
 }
 
-/// A daemon: its first process opens the disk, forks, and leaves it to a child.
+/// A daemon: its first process opens the disk and forks, and a child serves the disk.
 #[test]
 fn qemu_nbd_as_a_daemon() {
     /// Ends the server, also if a check fails.
@@ -134,7 +134,8 @@ fn fio_verifies_what_it_wrote() {
         }
         let before = house.counted().requests();
         house.run("fio", &[&common[..], &verify, more].concat());
-        // fio reads each block once, and reads written blocks once more, to verify them.
+        // fio reads or writes each of 2,048 blocks once, and then reads the written ones to verify
+        // them.
         let counted = house.counted();
         assert!(counted.requests() - before >= 2048, "{more:?}: {counted:?}");
         assert_eq!(counted.errors, 0, "{more:?}");

@@ -1,4 +1,5 @@
-//! Remembered facts about a descriptor's number may cost time, but change no answer and no byte.
+//! The library remembers facts about a descriptor's number. A fact that is no longer true may cost
+//! time, but changes no answer and no byte.
 
 mod support;
 

@@ -56,11 +56,12 @@ fn version_names_are_the_originals() {
 #[test]
 fn soname_is_the_originals() {
     assert_eq!(soname(&ours()), "libaio.so.1");
-    // Distributions with 64-bit time on 32-bit machines call it t64 everywhere.
+    // Distributions that changed to 64-bit time on 32-bit machines have t64 in the name on all
+    // machines.
     assert!(["libaio.so.1", "libaio.so.1t64"].contains(&soname(&original()).as_str()));
 }
 
-/// The library's threads run its code: dlclose(3) must not unmap it.
+/// The library's threads run its code, so dlclose(3) must not unmap the library.
 #[test]
 fn it_stays_when_it_is_unloaded() {
     let text = output("readelf", &["-d", "--wide", &ours()]);

@@ -9,7 +9,7 @@ use uringlet::front::{self, Patience, Uncancelable};
 use crate::abi::{AIO_ALLDONE, AIO_CANCELED, AIO_NOTCANCELED, Aiocb};
 use crate::state::{self, Process};
 
-/// aio_cancel(3): one request or, if `block` is null, all of a descriptor.
+/// aio_cancel(3): cancels one request or, if `block` is null, all requests of a descriptor.
 ///
 /// # Safety
 /// As aio_cancel(3).

@@ -154,9 +154,9 @@ pub unsafe extern "C-unwind" fn _aio_suspend(
     // SAFETY: the caller's contract.
     let deadline = unsafe { suspend::deadline(timeout) };
     loop {
-        // The count is read first, so that a cancel is seen either by the next call or by the wait.
+        // The count is read first, so that either pthread_testcancel(3) or the wait sees a cancel.
         let cancels = state::cancels();
-        // SAFETY: a thread of the program's.
+        // SAFETY: a thread of the program calls this, and may be cancelled here.
         unsafe { pthread_testcancel() };
         let mut disturbed = false;
         let answer = enter(|nested| {
@@ -191,7 +191,7 @@ uringlet::at_load!(find_next);
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
     type Cancel = unsafe extern "C-unwind" fn(libc::pthread_t) -> c_int;
-    // SAFETY: the C library's pthread_cancel(3), called as its caller called us.
+    // SAFETY: the C library's pthread_cancel(3), with the argument that our caller passed.
     let answer =
         unsafe { std::mem::transmute::<*mut c_void, Cancel>(PTHREAD_CANCEL.get())(thread) };
     front::enter(state::disturb);

@@ -65,7 +65,8 @@ impl Member {
     /// The request has ended.
     ///
     /// # Safety
-    /// The request was accepted with this member, which `listio` has counted. Called once for it.
+    /// The request was accepted with this member, which `listio` has counted. This is called once
+    /// for each request.
     #[inline]
     pub(crate) unsafe fn ended(self) {
         if self.0 != 0 {
@@ -85,7 +86,7 @@ pub(crate) unsafe fn one_less(list: *const List) {
     if fields.remaining.fetch_sub(1, Ordering::AcqRel) == 1
         && let Some(event) = &fields.sigevent
     {
-        // SAFETY: of the program's, by the contract of lio_listio(3).
+        // SAFETY: the sigevent is the program's, by the contract of lio_listio(3).
         unsafe { notify::send(event.as_ptr()) };
     }
     // SAFETY: as above.

@@ -87,8 +87,8 @@ unsafe fn make_thread(
 ) -> Result<(), c_int> {
     type Run = extern "C" fn(*mut c_void) -> *mut c_void;
     type Unwinds = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-    // SAFETY: the C library unwinds threads through such functions. Only the `libc` crate declares
-    // pthread_create(3) with functions that do not unwind.
+    // SAFETY: the C library can unwind a thread through `run`. The two types differ only because
+    // the `libc` crate declares pthread_create(3) with a function that does not unwind.
     let run = unsafe { std::mem::transmute::<Unwinds, Run>(run) };
     let argument = Arc::into_raw(Arc::clone(gate));
     let mut thread = 0;

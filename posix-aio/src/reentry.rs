@@ -1,6 +1,6 @@
 //! The entry and exit of every function, which preserve `errno`. Between entry and exit, the thread
-//! counts as inside. A signal handler may interrupt a thread that is inside, and call a function.
-//! The entry detects this.
+//! counts as inside the library. A signal handler may interrupt a thread that is inside, and call a
+//! function of the library. The entry detects this.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use uringlet::front;
 use crate::abi::Aiocb;
 
 /// The maximum number of deferred requests of one thread. A request is deferred if a signal handler
-/// submits it while its thread is inside.
+/// submits it while its thread is inside the library.
 const DEFERRED_MAX: usize = 64;
 
 /// The state of one thread.
@@ -78,10 +78,10 @@ pub(crate) fn defer(block: *mut Aiocb) -> bool {
     THREAD.with(|thread| thread.defer(block))
 }
 
-/// Runs `body` inside. The argument of `body` is true if the thread was inside already: then this
-/// is a signal handler, and the thread may hold locks. An error sets errno and returns -1;
-/// otherwise the program's `errno` is preserved. At the end, `start` gets the requests that
-/// handlers have deferred.
+/// Runs `body`, during which the thread counts as inside the library. The argument of `body` is
+/// true if the thread was inside already: then a signal handler calls this, and the thread may hold
+/// locks. An error sets errno and returns -1; otherwise the program's `errno` is preserved. At the
+/// end, `start` gets the requests that handlers have deferred.
 #[inline(always)]
 pub(crate) fn enter(
     body: impl FnOnce(bool) -> Result<c_int, c_int>,
@@ -98,7 +98,8 @@ pub(crate) fn enter(
     answer.unwrap_or_else(front::refuse)
 }
 
-/// Is the calling thread inside? Then this is a signal handler that has interrupted it.
+/// Is the calling thread inside the library? Then a signal handler calls this, and has interrupted
+/// a function of the library.
 pub(crate) fn is_inside() -> bool {
     THREAD.with(|thread| thread.inside.get())
 }
@@ -107,7 +108,7 @@ pub(crate) fn is_inside() -> bool {
 fn leave(start: impl Fn(*mut Aiocb)) {
     THREAD.with(|thread| {
         thread.inside.set(false);
-        // A handler that runs from here on is not inside, and submits its requests itself.
+        // From here on, the thread is not inside. So a signal handler submits its requests itself.
         while thread.has_deferred() {
             thread.start_deferred(&start);
         }

@@ -15,7 +15,7 @@ pub(crate) fn all_restart() -> bool {
 
 /// The flags of a signal's handler.
 fn handler_flags(signal: c_int) -> Option<c_int> {
-    // SAFETY: integers and a null pointer.
+    // SAFETY: zeros are valid for the structure's integers and its pointer.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: asks only; the two signals that are the C library's own are refused.
     let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;

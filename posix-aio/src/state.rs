@@ -19,7 +19,7 @@ use crate::{complete, reentry};
 
 /// The number of the instance's slots. A slot's memory is touched when it is first used.
 const SLOTS: u32 = 4096;
-/// The maximum number of bytes for the list of requests that a fsync waits for.
+/// The maximum number of bytes for the list of requests that an fsync waits for.
 const SYNC_BYTES: usize = 64 * 1024 + SLOTS as usize * 32;
 /// The number of bits in an address of a program.
 const ADDRESS_BITS: u32 = 48;
@@ -270,7 +270,7 @@ impl Process {
     pub(crate) unsafe fn complete_withdrawn(&self, ready: &Ready, result: i32) {
         let event =
             IoEvent { data: ready.data(), obj: ready.address(), res: i64::from(result), res2: 0 };
-        // SAFETY: in progress since it was accepted, and nobody else has it.
+        // SAFETY: the request is in progress, and this thread alone has it.
         unsafe { complete::complete(&event) };
         self.instance.wake_for(&event);
     }
@@ -309,7 +309,8 @@ fn mark(generation: u64, address: usize) -> u64 {
     generation << ADDRESS_BITS ^ address as u64
 }
 
-/// Was a control block in progress with this mark submitted by this process's parent?
+/// `owner` is the mark of a control block in progress at this address. Did the parent of this
+/// process submit the block's request?
 pub(crate) fn is_inherited(owner: u64, address: usize) -> bool {
     let submitted_by = (owner ^ address as u64) >> ADDRESS_BITS;
     submitted_by != 0

@@ -91,8 +91,8 @@ unsafe fn translate(
         let (buf, nbytes, offset) = unsafe { ((*block).buf, (*block).nbytes, (*block).offset) };
         // As in pread(2), the offset is checked first.
         let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
-        // No buffer is longer than `isize::MAX`. If the length were cut, the call would transfer
-        // as many bytes as the memory there has.
+        // No buffer is longer than `isize::MAX`, so a greater length is an error. If the length
+        // were cut to the maximum, the call would transfer bytes instead.
         let fits = isize::try_from(nbytes).is_ok();
         let buffer = std::ptr::slice_from_raw_parts_mut(buf.cast::<u8>(), nbytes);
         if fits { Ok((buffer, offset)) } else { Err(libc::EFAULT) }
@@ -118,8 +118,8 @@ unsafe fn translate(
 }
 
 /// Has the request submitted when the interrupted thread leaves the library, because the thread may
-/// hold any lock now. POSIX does not require this to work (signal-safety(7)). But programs do it,
-/// and the C library's locks allow it.
+/// hold any lock now. POSIX does not require that a signal handler can submit requests
+/// (signal-safety(7)). But handlers of some programs do, and the C library's locks allow it.
 ///
 /// # Safety
 /// As [`start`].
@@ -152,7 +152,7 @@ pub(crate) unsafe fn start_deferred(block: *mut Aiocb) {
     // SAFETY: as above.
     if let Err(errno) = unsafe { start(block, Operation::of(opcode), Member::none(), false) } {
         let res = i64::from(-errno);
-        // SAFETY: in progress since it was deferred, and accepted by nobody.
+        // SAFETY: in progress since it was deferred, and `start` has not accepted it.
         unsafe { complete::complete(&IoEvent { data: 0, obj: block as u64, res, res2: 0 }) };
     }
 }

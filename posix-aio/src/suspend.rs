@@ -35,8 +35,8 @@ impl Blocks {
         (0..self.1).map(move |at| unsafe { self.0.add(at).read_unaligned() })
     }
 
-    /// The completions after which the waiting thread checks its requests. If it waits for more
-    /// than eight requests, these are all completions.
+    /// The completions after which the waiting thread checks its requests. If the thread waits for
+    /// more than eight requests, it checks them after every completion.
     fn concern(self) -> Concern {
         let mut blocks = self.iter().filter(|block| !block.is_null());
         let words: [u64; 8] = std::array::from_fn(|_| blocks.next().map_or(0, |at| at as u64));
@@ -58,8 +58,8 @@ impl Blocks {
             let (error, owner) = unsafe {
                 ((*block).error.load(Ordering::Acquire), (*block).owner.load(Ordering::Relaxed))
             };
-            // A request that this process has not submitted never ends here: the parent of a fork
-            // may have submitted it.
+            // A request that this process has not submitted never ends here, so the call does not
+            // wait for it. The parent of a fork may have submitted the request.
             if error != libc::EINPROGRESS || owner != process.mark(block.addr()) {
                 return true;
             }

@@ -58,8 +58,8 @@ macro_rules! on_engines {
                 check(name, &["steps"], &["buffered", "direct"]);
             }
 
-            /// Buffered requests only: with the original, too, a process with direct requests does
-            /// not end.
+            /// Buffered requests only: with direct ones in flight, a process does not end while the
+            /// server hangs. Nor does it on the original.
             #[test]
             fn exit_and_kill_wait_for_no_server() {
                 check("exit_and_kill_wait_for_no_server", &["exit", "kill"], &["buffered"]);

@@ -16,7 +16,7 @@ const CANCELED: i32 = 0;
 const NOT_CANCELED: i32 = 1;
 
 fn block(fd: RawFd, buffer: *mut u8, bytes: usize) -> aiocb {
-    // SAFETY: integers and null pointers.
+    // SAFETY: zeros are valid for the structure's integers and pointers.
     let mut block: aiocb = unsafe { std::mem::zeroed() };
     block.aio_fildes = fd;
     block.aio_buf = buffer.cast();
@@ -35,7 +35,7 @@ fn end(block: &mut aiocb) -> (i32, isize) {
     let limit = libc::timespec { tv_sec: 60, tv_nsec: 0 };
     while error(block) == libc::EINPROGRESS {
         let list = [std::ptr::from_ref::<aiocb>(block).cast()];
-        // SAFETY: a list of one.
+        // SAFETY: the list has one control block.
         let ret = unsafe { _aio_suspend(list.as_ptr(), 1, &raw const limit) };
         let errno = std::io::Error::last_os_error().raw_os_error();
         assert!(ret == 0 || errno == Some(libc::EINTR), "it never ends: {errno:?}");
@@ -122,10 +122,10 @@ fn a_signal_handler_submits_into_a_thread_that_waits() {
         .truncate(true)
         .open(folder.path().join("data"))
         .unwrap();
-    // SAFETY: a handler that does what the drop-in promises to handlers.
+    // SAFETY: the handler calls only functions that the drop-in allows in handlers.
     unsafe { libc::signal(libc::SIGUSR1, submit_the_second as *const () as libc::sighandler_t) };
     let mut fds = [0; 2];
-    // SAFETY: room for two.
+    // SAFETY: `fds` has room for two descriptors.
     assert_eq!(unsafe { libc::pipe(fds.as_mut_ptr()) }, 0);
     // SAFETY: just opened, and nobody else's.
     let (reader, writer) = unsafe { (File::from_raw_fd(fds[0]), File::from_raw_fd(fds[1])) };
@@ -141,7 +141,7 @@ fn a_signal_handler_submits_into_a_thread_that_waits() {
         let writer = &writer;
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // SAFETY: the thread waits in this scope.
+                // SAFETY: the thread `waiting` does not end before this scope.
                 unsafe { libc::pthread_kill(waiting, libc::SIGUSR1) };
                 while CALLS.load(Ordering::Acquire) < round {
                     std::thread::yield_now();

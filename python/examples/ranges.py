@@ -39,7 +39,7 @@ THREADS = 32
 
 @dataclass
 class Job:
-    """What is read: row by row, the same number of bytes from each offset on."""
+    """What is read: the same number of bytes from each offset, into one row each."""
 
     path: str
     offsets: list[int]
@@ -62,7 +62,7 @@ def by_read_many(job: Job) -> None:
 
 
 def by_gather(job: Job) -> None:
-    """On asyncio: all are begun, and the task is woken once."""
+    """On asyncio: all reads are begun, and the task is woken once."""
 
     async def main() -> None:
         async with await uringlet.File.aopen(job.path, "rb", direct=job.direct) as file:
@@ -154,7 +154,7 @@ def measured(way: Way, job: Job) -> tuple[float, float]:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Between which of the values the true median lies in 95 of 100 cases."""
+    """The two values between which the true median lies in 95 of 100 cases."""
     values = sorted(values)
     below, rank = 0.0, 0
     while below + math.comb(len(values), rank) / 2 ** len(values) <= 0.025:

@@ -29,7 +29,7 @@ TYPES: dict[str, np.dtype[Any]] = {
 
 
 def save(path: str, tensors: dict[str, Tensor]) -> None:
-    """Writes a file of tensors: on the disk when this returns."""
+    """Writes a file of tensors. Its data are on the disk when this returns."""
     names = {dtype: name for name, dtype in TYPES.items()}
     header: dict[str, Any] = {}
     end = 0

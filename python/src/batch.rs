@@ -14,7 +14,7 @@ use crate::error;
 /// 64 threads busy.
 const ENTRIES: u32 = 512;
 
-/// The maximum number of bytes of one call (read(2)). Longer transfers take several.
+/// The maximum number of bytes of one call (read(2)). Longer transfers take several calls.
 pub(crate) const LENGTH_MAX: usize = 0x7fff_f000;
 
 /// The value of [`BatchRequest::result`] until the request has ended.
@@ -142,7 +142,7 @@ impl Progress {
         !self.is_stopped && (self.next < count || !self.again.is_empty())
     }
 
-    /// The next request that needs a call.
+    /// The number of the next request that needs a call.
     fn take(&mut self) -> usize {
         self.again.pop().unwrap_or_else(|| {
             self.next += 1;

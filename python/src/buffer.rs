@@ -117,7 +117,7 @@ impl Hold {
         let length = ffi::Py_ssize_t::try_from(length)
             .map_err(|_| pyo3::exceptions::PyOverflowError::new_err("too many bytes"))?;
         // SAFETY: gives a new reference, or null with an exception. Without a source the bytes are
-        // not initialised; nobody sees them before they are.
+        // not initialised. Nobody sees them before a request has filled them.
         let bytes = unsafe {
             let raw = ffi::PyBytes_FromStringAndSize(ptr::null(), length);
             Bound::from_owned_ptr_or_err(py, raw)?.cast_into_unchecked::<PyBytes>()

@@ -74,7 +74,7 @@ pub(crate) struct Operation {
     offset: u64,
     priority: u16,
     nbytes: usize,
-    /// The bytes to write, or the bytes that a read fills. The latter are visible to nobody before
+    /// The bytes to write, or the bytes that a read fills. Nobody sees the bytes of a read before
     /// the read has ended.
     bytes: Option<Py<PyBytes>>,
     changing: Mutex<Changing>,
@@ -343,7 +343,7 @@ impl Operation {
 /// The part of a context that one thread at a time uses, without the interpreter.
 struct Owned {
     context: uringlet::Context,
-    /// Requests that were submitted and not reaped.
+    /// The number of requests that were submitted and not reaped.
     outstanding: usize,
     next: u64,
 }

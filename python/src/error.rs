@@ -25,12 +25,12 @@ pub(crate) fn offset(offset: i64) -> PyResult<u64> {
     u64::try_from(offset).map_err(|_| PyValueError::new_err("an offset must not be negative"))
 }
 
-/// A closed file was used.
+/// The exception for the use of a closed file.
 pub(crate) fn closed() -> PyErr {
     PyValueError::new_err("I/O operation on closed file")
 }
 
-/// A file is used in the child of a fork.
+/// The exception for a file that is used in the child of a fork.
 pub(crate) fn forked(name: &str) -> PyErr {
     let text = "the file belongs to the process that opened it: open it after the fork";
     PyOSError::new_err((libc::EINVAL, text, name.to_owned()))

@@ -434,7 +434,7 @@ impl File {
             }
         });
         match closed {
-            // The descriptor is closed nevertheless.
+            // close(2) closes the descriptor even if a signal interrupts the call.
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => py.check_signals(),
             closed => closed.map_err(|error| error::from_io(&error)),
         }

@@ -98,8 +98,8 @@ impl Steps for Together {
             return Poll::Ready(self.values(py));
         }
         if round.less(ended + 1) {
-            // Each request that is not ready has woken `waker` during this poll, to let other tasks
-            // run. So the task has to poll again.
+            // Each request that was not ready has woken `waker` during this poll: it has ended, or
+            // has let other tasks run first. So the task has to poll again.
             task.wake_by_ref();
         }
         Poll::Pending

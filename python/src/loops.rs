@@ -104,7 +104,7 @@ fn finish(future: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// A task's wait for a [`Bell`]. Dropping it ends the wait.
+/// A task's wait for a [`Bell`]. Dropping this ends the wait.
 pub(crate) enum Place {
     /// A wait in an asyncio loop, which completes a future.
     Loop(Seat),

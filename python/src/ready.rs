@@ -40,7 +40,7 @@ impl Ready {
         self.counter.as_raw_fd()
     }
 
-    /// Returns the tickets that have ended since the last call.
+    /// Returns the tickets of the operations that have ended since the last call.
     pub(crate) fn take(&self) -> Vec<u64> {
         // The eventfd is reset first, so that an operation that is noted later counts again.
         self.counter.take();

@@ -19,7 +19,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Sets the wait whose loop or task releases the buffer, if a thread of the engine drops it.
+    /// Sets the wait whose loop or task releases a buffer that a thread of the engine has dropped.
     pub(crate) fn wait_at(&self, place: &Place) {
         if let Some(home) = &self.home {
             let _ = home.set(place.ready());
@@ -33,7 +33,7 @@ pub(crate) trait Steps {
     /// Continues the work. Ready: the value, or the exception.
     fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>>;
 
-    /// Sets the wait whose loop or task releases the buffer, if a thread of the engine drops it.
+    /// Sets the wait whose loop or task releases a buffer that a thread of the engine has dropped.
     fn wait_at(&self, _place: &Place) {}
 
     /// Visits the objects that the work refers to.

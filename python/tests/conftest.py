@@ -64,7 +64,7 @@ def is_exported(buffer):
 
 
 def wait_readable(fd, seconds=30):
-    """Waits for a descriptor; a test whose event does not come ends."""
+    """Waits until a descriptor is readable. Fails the test if that takes too long."""
     readable, _, _ = select.select([fd], [], [], seconds)
     assert readable, "nothing came"
 

@@ -561,7 +561,7 @@ def test_many_loops_in_threads(path, data):
 
 
 def test_reads_beyond_what_is_tried_at_once(file, data):
-    """256 KiB are more than is copied on the loop's thread."""
+    """256 KiB is more than a read copies on the loop's thread."""
 
     async def main():
         tasks = [asyncio.create_task(file.aread(SIZE // 4, at * (SIZE // 4))) for at in range(4)]
@@ -571,7 +571,7 @@ def test_reads_beyond_what_is_tried_at_once(file, data):
 
 
 def test_a_read_of_more_than_the_engine_has_at_a_time_waits_for_nobody(tmp_path, pipe, path, data):
-    """The engine's limit is 64 MiB. The read of the pipe is in flight all the time."""
+    """The engine takes 64 MiB of buffers at a time. The read of the pipe stays in flight."""
     large = tmp_path / "large"
     large.touch()
     os.truncate(large, 100 << 20)
@@ -663,7 +663,7 @@ print("end")
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        # In the folder with the sources, Python would import these.
+        # In the folder with the sources, Python would import the sources.
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -59,13 +59,13 @@ def test_short_reads_and_the_end_of_the_file(file, data):
 def test_a_file_that_is_closed_meanwhile_stays_open_until_the_call_is_over(
     tmp_path, path, data, is_write
 ):
-    """Otherwise another file would get the number of its descriptor, and its requests."""
+    """Otherwise another file would get the descriptor's number, and the requests for this file."""
     (tmp_path / "other").write_bytes(bytes(SIZE))
     file, others = uringlet.File(path, os.O_RDWR), []
     fd = file.fileno()
 
     class Closes:
-        """The call asks for its descriptor after it has taken the file."""
+        """The call asks this object for a descriptor after it has taken the file's."""
 
         def fileno(self):
             file.close()
@@ -214,7 +214,7 @@ class Raised(Exception):
 
 
 def test_a_signal_handler_that_raises_ends_a_read(pipe):
-    """The read that had begun is waited for: the handler has it end, then raises."""
+    """The call waits for a read that has begun. The handler lets the read end, and then raises."""
 
     def handler(number, frame):
         pipe.write(b"x")

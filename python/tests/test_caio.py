@@ -1,4 +1,4 @@
-"""Contexts and operations as caio has them; its own suite runs on them in `ci/python.sh`."""
+"""Contexts and operations as caio has them. caio's own tests run on them in `ci/python.sh`."""
 
 import asyncio
 import errno
@@ -96,7 +96,7 @@ def test_cancelled_operations_end(pipe):
 
 
 def test_a_context_that_is_dropped_in_flight(pipe):
-    """Context and operation refer to each other: the collector finds them, and does not wait."""
+    """Context and operation refer to each other. The collector frees them without a wait."""
     context, read = Context(4), Operation.read(1, pipe.file.fileno(), 0)
     context.submit(read)
     gone = weakref.ref(context), weakref.ref(read)

@@ -79,7 +79,7 @@ asyncio.run(main())
 
 
 def test_programs_and_examples_are_typed(tmp_path):
-    """Type checkers accept each of them in strict mode. `ARRAYS` has buffers of all kinds."""
+    """Type checkers accept each program in strict mode. `ARRAYS` has buffers of all kinds."""
     needs("mypy", "pyright", "numpy", "aiofile")
     for at, program in enumerate([*(one.values[0] for one in programs()), ARRAYS]):
         (tmp_path / f"program{at}.py").write_text(program)

@@ -1,4 +1,4 @@
-"""Transfers that are longer than one call makes: 0x7ffff000 bytes (read(2))."""
+"""Transfers of more than 0x7ffff000 bytes, which is the maximum of one call (read(2))."""
 
 import asyncio
 import ctypes
@@ -15,7 +15,7 @@ PIECE = 32 << 20
 
 
 class Memory:
-    """A buffer of more than 2 GiB that takes 32 MiB: the same pages, again and again."""
+    """A buffer of more than 2 GiB that takes 32 MiB: it maps the same pages again and again."""
 
     def __init__(self):
         libc = ctypes.CDLL(None, use_errno=True)
@@ -80,7 +80,7 @@ WRITES = {
 
 @pytest.mark.parametrize("way", WRITES)
 def test_a_write_of_more_than_two_gib_is_whole(memory, way):
-    """To /dev/null, which takes as much as a call makes, and stores nothing."""
+    """Writes to /dev/null, which takes all bytes of a call, and stores nothing."""
     with uringlet.File(os.devnull, "wb") as file:
         assert WRITES[way](file, memory) in (SIZE, None)
 

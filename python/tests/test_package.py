@@ -28,7 +28,7 @@ def from_a_wheel():
 
 
 def run(*arguments, **options):
-    # The folder has no subfolder called uringlet: Python would look there first.
+    # This folder has no subfolder called uringlet. Python would look for the module there first.
     options.setdefault("cwd", HERE)
     return subprocess.run(
         arguments, capture_output=True, text=True, timeout=120, check=False, **options

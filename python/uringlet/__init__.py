@@ -1,8 +1,9 @@
 """Asynchronous file I/O for Linux in user space.
 
 ``read_many`` and ``write_many`` execute many requests in one call, without the GIL. ``File`` reads
-and writes at offsets, blocking or awaited on asyncio; what is in memory does not go round the event
-loop. ``gather`` awaits many requests with one wake-up. ``uringlet.caio`` has what aiofile runs on.
+and writes at offsets, blocking or awaited on asyncio. An awaited read of what is in memory does not
+wait for the event loop. ``gather`` awaits many requests with one wake-up. ``uringlet.caio`` has the
+classes on which aiofile can run.
 
 ``python -m uringlet run -- PROGRAM`` runs a program that was written for libaio or POSIX AIO on
 uringlet, and ``environment`` gives the variables for that. ``get_include`` and ``get_library_dir``

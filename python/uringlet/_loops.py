@@ -1,4 +1,4 @@
-"""Event loops: the readers of asyncio's, and whether trio's is the one that runs."""
+"""Event loops: the readers of asyncio's loops, and whether a task of trio is running."""
 
 from __future__ import annotations
 

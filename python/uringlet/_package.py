@@ -1,4 +1,4 @@
-"""Where the files of the package lie that are not Python."""
+"""The paths of the package's files that are not Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _at(*parts: str) -> Path:
 
 
 def drop_in(name: str) -> Path:
-    """The file of a drop-in: where the command of the package looks for it, too.
+    """The file of a drop-in. The command of the package looks for the drop-in there, too.
 
     ``FileNotFoundError``: the package was not installed from a wheel.
     """
@@ -59,14 +59,14 @@ def environment(
     base: Mapping[str, str] | None = None, *, only: str | None = None
 ) -> dict[str, str]:
     """The environment of a program that is to run on uringlet: ``base`` (that of this process, if
-    there is none given) with the drop-ins in front of its ``LD_PRELOAD``.
+    none is given) with the drop-ins in front of its ``LD_PRELOAD``.
 
     ``only`` is ``"libaio"``, ``"posix-aio"`` or ``"io-uring"``: the calls of one interface. A
     static or set-user-ID program starts without the drop-ins, and without an error: ``uringlet
     check`` shows what a process has loaded.
 
     ``ValueError``: ``only`` is something else, or the package lies at a path with a space or a
-    colon, which cannot be preloaded. ``FileNotFoundError``: it was not installed from a wheel.
+    colon, which cannot be preloaded. ``FileNotFoundError``: as for ``drop_in``.
     """
     if only is not None and only not in DROP_INS:
         raise ValueError(f"only must be one of {', '.join(DROP_INS)}")

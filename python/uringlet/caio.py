@@ -1,8 +1,8 @@
-"""The classes that programs use of caio, on uringlet: aiofile runs on them.
+"""The classes of caio that programs use, on uringlet: aiofile runs on them.
 
 ``Context`` and ``Operation`` have the methods of caio's, and ``AsyncioContext`` those of its
 adapter for asyncio. Give aiofile a context, ``AIOFile(path, context=AsyncioContext())``, or call
-``install`` once, before aiofile is used: then caio hands out uringlet's.
+``install`` once, before aiofile is used: then caio hands out these classes.
 
 New programs are better served by ``uringlet.File``: it reads into buffers, and needs no queue.
 """
@@ -56,14 +56,14 @@ class AsyncioContext(_Base):
         self.close()
 
     def close(self) -> None:
-        """Removes the context from its loop. Operations in flight go on, but it wakes no tasks."""
+        """Removes the context from its loop. Operations in flight go on, but wake no tasks."""
         self.loop.remove_reader(self.context.fileno)
 
     async def submit(self, op: Operation) -> Any:
         """Executes an operation, and returns its value.
 
-        ``ValueError``: it is none of this module. ``OperationError``: it failed.
-        ``RuntimeError``: it was submitted before.
+        ``ValueError``: ``op`` is no operation of this module. ``OperationError``: the operation
+        failed. ``RuntimeError``: it was submitted before.
         """
         if not isinstance(op, self.OPERATION_CLASS):
             raise ValueError("Operation object expected")

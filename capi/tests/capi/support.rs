@@ -101,7 +101,7 @@ pub fn compile(source: &Path) -> PathBuf {
     let library = tree.path("lib").display().to_string();
     let ran = Command::new(c_compiler())
         .args(["-std=c11", "-O1", "-g", "-pthread"])
-        // Examples name what they need themselves, because users copy them.
+        // Examples define the feature macros that they need, because users copy them.
         .args((!source.starts_with(crate_folder().join("examples"))).then_some("-D_DEFAULT_SOURCE"))
         .args(STRICT)
         .arg("-o")

@@ -184,7 +184,7 @@ fn local_time(seconds: u64) -> String {
     let time = seconds.cast_signed();
     // ctime_r(3) writes 26 bytes.
     let mut text = [0u8; 32];
-    // SAFETY: `time` lives through the call, and there is more room than is written to.
+    // SAFETY: `time` lives through the call, and `text` has more room than the call writes to.
     unsafe { libc::ctime_r(&raw const time, text.as_mut_ptr().cast()) };
     let end = text.iter().position(|&byte| byte == 0 || byte == b'\n').unwrap_or(0);
     String::from_utf8_lossy(&text[..end]).into_owned()

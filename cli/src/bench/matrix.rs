@@ -37,7 +37,7 @@ pub struct Settings {
     pub file_size: u64,
     /// Requests in flight.
     pub depths: Vec<usize>,
-    /// How requests are handed over, if the user chose that.
+    /// How requests are submitted, if the user chose that.
     pub submit: Vec<Manner>,
     /// Engines, in the order of the table.
     pub engines: Vec<Engine>,
@@ -56,8 +56,8 @@ impl Settings {
         format!("{} {}", workload.label(), size::short(self.block(workload)))
     }
 
-    /// How requests of a workload are handed over. At a depth of 1, all in a call is the same as
-    /// one in a call.
+    /// How requests of a workload are submitted. At a depth of 1, all in a call is the same as one
+    /// in a call.
     fn manners(&self, workload: Workload, depth: usize) -> Vec<Manner> {
         use Workload::{BufferedWrite, CachedRead, DirectRead, DirectWrite};
         let looped = matches!(workload, CachedRead | BufferedWrite | DirectRead | DirectWrite);
@@ -87,7 +87,7 @@ pub struct Cell {
     pub block: u64,
     /// Requests in flight.
     pub depth: usize,
-    /// How the requests are handed over.
+    /// How the requests are submitted.
     pub submit: Manner,
     /// The engine that executes the requests.
     pub engine: Engine,
@@ -98,8 +98,8 @@ pub struct Cell {
     pub latency: Option<LatencyFigure>,
     /// The reason why there are no (more) figures.
     pub not_measured: Option<String>,
-    /// The native engine that is faster than this one. This one is then no candidate for the best,
-    /// and gets no more rounds.
+    /// Another native engine that is faster than this cell's. This cell is then no candidate for
+    /// the best, and gets no more rounds.
     pub beaten_by: Option<Engine>,
 }
 
@@ -268,8 +268,8 @@ impl Matrix {
         }
     }
 
-    /// The lines that need more rounds. If more rounds could change the class of any line, these
-    /// are all such lines. Otherwise, these are all lines whose ratio is not yet known precisely.
+    /// The lines that need more rounds: all lines whose class more rounds could change. If there
+    /// are none, all lines whose ratio is not yet known precisely.
     fn open(&self) -> Vec<usize> {
         let open = |enough| -> Vec<usize> {
             (0..self.lines.len()).filter(|&at| !self.is_done(&self.lines[at], enough)).collect()
@@ -334,8 +334,8 @@ impl Matrix {
 }
 
 impl Line {
-    /// The depth in the table: the number of requests in flight and, if that is ambiguous, how they
-    /// are handed over.
+    /// The depth in the table: the number of requests in flight, and how they are submitted. At a
+    /// depth of 1, only an event loop is named.
     pub fn depth_text(&self) -> String {
         depth_text(self.depth, self.submit)
     }
@@ -428,8 +428,8 @@ impl Line {
         }
     }
 
-    /// Native engines that another one beats beyond the margin get no more rounds, so that the best
-    /// candidates get the time.
+    /// A native engine gets no more rounds if another native engine beats it beyond the margin. The
+    /// best candidates get the time.
     fn leave_out_beaten(&mut self) {
         let natives =
             self.cells.iter().filter(|cell| cell.engine.is_native() && cell.is_in_rounds());

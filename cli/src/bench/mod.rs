@@ -202,7 +202,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     matrix.results(&scratch.description, METHOD).end(session, header, &machine, &storage)
 }
 
-/// A text if the budget has no room for a round of each cell.
+/// An error message, if the budget has no room for a round of each cell.
 fn too_short(budget: f64, matrix: &Matrix) -> Option<String> {
     let least = matrix.least().as_secs_f64();
     (budget < least).then(|| {

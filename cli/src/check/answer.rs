@@ -94,7 +94,7 @@ pub fn rings(probe: &Probe) -> String {
     }
 }
 
-/// The first function of this name in this process (dlsym(3)): that of a preloaded library.
+/// The first function of this name in this process (dlsym(3)). A preloaded library comes first.
 fn function(name: &CStr) -> Result<*mut libc::c_void> {
     // SAFETY: a string that ends with a NUL.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -117,8 +117,8 @@ fn ask_liburing(file: &File) -> Result<()> {
     ];
     let (mut ring, mut block, mut completion) =
         ([0; 64], [0u8; BLOCK as usize], [std::ptr::null()]);
-    // SAFETY: functions of liburing (liburing.h); the ring and the block outlive the request, whose
-    // entry has 64 bytes, and a completion has its result in bytes 8 to 11.
+    // SAFETY: the types are those of liburing's functions (liburing.h). The ring and the block
+    // outlive the request. An entry has 64 bytes. A completion has its result in bytes 8 to 11.
     let result = unsafe {
         let init: extern "C" fn(c_uint, *mut Ring, c_uint) -> c_int = std::mem::transmute(init);
         let entry: extern "C" fn(*mut Ring) -> *mut [u64; 8] = std::mem::transmute(entry);

@@ -82,7 +82,7 @@ fn check(
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Does a program get a drop-in that answers? The text is the answer in words.
+/// Does a program get a drop-in that answers? Also returns a text with the findings.
 fn look(program: &Path, drop_in: DropIn, sandbox: &Sandbox) -> Result<(bool, String)> {
     let found =
         match program::check(program).map_err(Error::msg).and_then(|()| library::find(drop_in)) {

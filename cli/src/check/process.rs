@@ -75,7 +75,8 @@ pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A text with the counters of the process's contexts, if the process is observed.
+/// A text with the counters of the process's contexts, if the process is observed. Otherwise, a
+/// text that says how to observe it.
 fn answering(pid: u32) -> Result<String> {
     let found = Finder::new(true).look().context("/proc")?;
     let regions = found.iter().filter(|found| found.holders.contains(&pid));
@@ -102,7 +103,7 @@ fn answering(pid: u32) -> Result<String> {
     })
 }
 
-/// The drop-ins in the memory map of a process (proc(5)). `proc` is the process's folder there.
+/// The drop-ins in the memory map of a process (proc(5)). `proc` is the process's folder in /proc.
 fn mapped(maps: &str, proc: &str) -> Vec<Mapped> {
     let program = std::fs::read_link(format!("{proc}/exe")).unwrap_or_default();
     let mut found: Vec<Mapped> = Vec::new();

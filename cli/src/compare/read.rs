@@ -245,7 +245,7 @@ fn measured(cell: &Value) -> Vec<(Metric, Measured)> {
         let in_rounds = rounds.iter().find_map(|rounds| {
             Measured::of(rounds.iter().filter_map(|round| metric.of(round)).collect())
         });
-        // Latencies of bench are those of one run, beside the rounds.
+        // bench measures latencies in one run beside the rounds, so the cell itself has them.
         let in_cell = || Measured::of(metric.of(cell).into_iter().collect());
         Some((metric, in_rounds.or_else(in_cell)?))
     };

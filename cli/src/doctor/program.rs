@@ -25,7 +25,7 @@ const HOST: object::Architecture = if cfg!(target_arch = "aarch64") {
 /// Files with more bytes are not searched for symbols and system calls.
 const LARGEST: u64 = 1 << 30;
 
-/// The findings about a program and the libraries that it names.
+/// The findings about a program. The libraries that it names are listed, but not inspected.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub file: PathBuf,
@@ -146,8 +146,8 @@ impl Found {
         }
     }
 
-    /// Fills in `rings` if the program can ask for one. `probe` says whether the kernel allows
-    /// io_uring.
+    /// Fills in `rings` if the program can ask for a ring of io_uring. `probe` says whether the
+    /// kernel allows io_uring.
     pub fn say_whose_rings(&mut self, probe: &Probe) {
         let asks = !self.io_uring.is_empty() || self.own_io_uring_calls;
         if self.refused.is_none() && (asks || self.calls_by_number || self.names("liburing.so")) {
@@ -266,7 +266,8 @@ fn needed(bytes: &[u8]) -> Vec<String> {
     found().unwrap_or_default()
 }
 
-/// The number of instructions that enter the kernel. Data that looks like one counts, too.
+/// The number of instructions that enter the kernel. Data that looks like such an instruction
+/// counts, too.
 fn raw_calls(code: &[u8], architecture: object::Architecture) -> usize {
     match architecture {
         object::Architecture::X86_64 => {

@@ -47,7 +47,7 @@ impl Report<'_> {
             "kernel": machine::kernel(),
             "c_library": facts.c_library,
             "sandbox": {
-                // 0 off, 1 strict, 2 a filter.
+                // 0: no seccomp, 1: strict seccomp, 2: a filter.
                 "seccomp": facts.seccomp,
                 "no_new_privs": facts.no_new_privs,
                 "io_uring_disabled": facts.io_uring_disabled,

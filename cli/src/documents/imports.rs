@@ -216,8 +216,8 @@ fn called(code: &str) -> BTreeSet<&str> {
     calls.collect()
 }
 
-/// What files use of layers that are not below their own: imports, and calls of methods that only
-/// such a layer defines. `folder` is the path in the crate.
+/// Complaints: a file imports from a layer that is not below its own, or calls a method that only
+/// layers not below its own define. `folder` is the path in the crate.
 fn known_from_below(
     folder: &str,
     layers: &[Vec<&str>],

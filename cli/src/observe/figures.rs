@@ -43,7 +43,7 @@ pub struct Percentiles {
 }
 
 impl Figures {
-    /// The figures between two snapshots, with this time between them.
+    /// The figures of the interval between two snapshots. `time` is its length.
     pub fn between(earlier: &Snapshot, now: &Snapshot, time: Duration) -> Self {
         let what = now.since(earlier);
         let seconds = time.as_secs_f64();

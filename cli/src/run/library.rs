@@ -56,8 +56,8 @@ pub fn find(drop_in: DropIn) -> Result<PathBuf> {
     }
 }
 
-/// Do this file and its folder belong to this user or to root? The folder of the build may be gone
-/// (that of `cargo install` is below /tmp), and another user may have made one of its name.
+/// Do this file and its folder belong to this user or to root? The folder of the build may be gone:
+/// `cargo install` builds below /tmp. Another user may have made a folder of the same name.
 fn is_trusted(library: &Path) -> bool {
     let mut both = library.ancestors().take(2);
     both.all(|path| path.symlink_metadata().is_ok_and(|data| embed::is_trusted(&data)))

@@ -187,7 +187,7 @@ fn line(
     let latency = |of: &observe::figures::Percentiles| {
         format!("p50 {} p99 {}", of.text(of.p50_ns), of.text(of.p99_ns))
     };
-    // Lines of short intervals have different times.
+    // With two digits, the lines of short intervals show different times, too.
     let digits = if interval < Duration::from_secs(1) { 2 } else { 1 };
     format!(
         "uringlet: {elapsed_s:.digits$} s: {} req/s, read {}/s, written {}/s, {in_flight} in \
@@ -207,7 +207,7 @@ fn line(
 /// The destination of `--stats-prometheus`. A file is replaced as a whole: no reader finds half of
 /// it.
 enum Exposition {
-    /// Figures are written once, at the end: in a stream, later ones cannot replace earlier ones.
+    /// Figures are written once, at the end: a stream cannot replace earlier figures by later ones.
     StandardOutput,
     File {
         path: PathBuf,

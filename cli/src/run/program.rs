@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// The kernel follows this many interpreters of interpreters (fs/exec.c).
+/// The interpreter of a script may be a script, too. The kernel follows at most this many
+/// interpreters (fs/exec.c).
 const SCRIPT_LEVELS: usize = 5;
 
 /// The reason why a program cannot run under the drop-in.

@@ -46,7 +46,7 @@ impl Watch {
         Rc::clone(&self.region)
     }
 
-    /// Has the drop-ins in the program count their events in the memory.
+    /// Tells the drop-ins in the program where to count their events.
     pub fn tell(&self, command: &mut Command) {
         command.env(SEEN, self.region.path());
     }
@@ -145,7 +145,8 @@ pub fn say(text: Option<String>) {
     text.inspect(|text| drop(std::io::stderr().write_all(text.as_bytes())));
 }
 
-/// A process and its descendants (proc_pid_task(5)); without them if the kernel does not list them.
+/// A process and its descendants (proc_pid_task(5)). Only the process, if the kernel lists no
+/// children.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut at = 0;

@@ -1,8 +1,8 @@
 //! Waits for a child and passes signals on to it, without a handler and without a race.
 //!
 //! Signals are blocked and read one by one from a signalfd(2). So none of them can end this process
-//! between the child's end and the summary. Signals that stop a process stay unblocked: a terminal
-//! sends them to the child as well, and a shell has to see this process stopped, too.
+//! between the child's end and the summary. Signals that stop a process stay unblocked. A terminal
+//! sends these to the child as well, and a shell has to see that this process is stopped, too.
 
 #![allow(unsafe_code)]
 
@@ -91,17 +91,17 @@ pub fn run_to_the_end(
 /// first process of a container becomes the parent of each process whose parent has ended.
 fn remove_other_zombies(child: pid_t) {
     loop {
-        // SAFETY: the structure has only numbers, and 0 is one.
+        // SAFETY: each field of the structure may be zero.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let options = libc::WEXITED | libc::WNOHANG;
-        // SAFETY: the call writes to the structure. A process that has ended stays as it is.
+        // SAFETY: the call writes to the structure. With WNOWAIT, it reaps no process.
         let found = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options | libc::WNOWAIT) };
         // SAFETY: a successful call sets the number of a process, or leaves 0.
         let other = unsafe { info.si_pid() };
         if found != 0 || other == 0 || other == child {
             return;
         }
-        // SAFETY: as above. This process has no thread that waits for children of its own.
+        // SAFETY: as above. No other thread of this process waits for children.
         unsafe { libc::waitid(libc::P_PID, other.cast_unsigned(), &raw mut info, options) };
     }
 }
@@ -120,7 +120,7 @@ struct Places {
 impl Places {
     fn of(child: pid_t) -> Self {
         // In a container, the leader of the group or of the session may be outside. Its number is
-        // 0 then, which is no number for rustix.
+        // 0 then, which rustix cannot represent.
         // SAFETY: the calls take and return numbers.
         let (own, group, session) = unsafe { (libc::getpid(), libc::getpgid(0), libc::getsid(0)) };
         // SAFETY: as above. An error means that the child has ended.
@@ -132,7 +132,8 @@ impl Places {
 /// Is this signal passed on to the child?
 fn passes_on(info: &signalfd_siginfo, places: Places) -> bool {
     let signal = info.ssi_signo.cast_signed();
-    // Processes send signals with codes up to 0. The kernel fills in the sender for these.
+    // These codes say that a process has sent the signal. The kernel fills in the sender. For
+    // sigqueue(3), the C library does so.
     let sender = info.ssi_pid.cast_signed();
     let is_sent = matches!(info.ssi_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
     let is_of_session = matches!(signal, libc::SIGHUP | libc::SIGCONT) && places.leads;
@@ -142,10 +143,10 @@ fn passes_on(info: &signalfd_siginfo, places: Places) -> bool {
         _ if info.ssi_code == libc::SI_KERNEL && OF_TERMINALS.contains(&signal) => {
             !places.same_group || is_of_session
         }
-        // The child has signalled its own group, and got the signal itself; or a write of this
-        // process has failed (SIGPIPE, SIGXFSZ).
+        // If the child is the sender, it has signalled its group, and got the signal itself. If
+        // this process is the sender, one of its writes has failed (SIGPIPE, SIGXFSZ).
         _ if is_sent && (sender == places.child || sender == places.own) => false,
-        // The child has ended, stopped or gone on.
+        // The kernel says that the child has ended, stopped or gone on: not passed on.
         libc::SIGCHLD => is_sent,
         _ => true,
     }
@@ -173,7 +174,7 @@ mod tests {
         let (child, own) = (7, 8);
         let here = Places { child, own, same_group: true, leads: false };
         let passes_at = |places, signal: c_int, code: c_int, sender: pid_t| {
-            // SAFETY: the structure has only numbers, and 0 is one.
+            // SAFETY: each field of the structure may be zero.
             let mut info: signalfd_siginfo = unsafe { std::mem::zeroed() };
             info.ssi_signo = signal.cast_unsigned();
             info.ssi_code = code;

@@ -56,8 +56,8 @@ impl Finder {
         Self { all_users, known: HashMap::new() }
     }
 
-    /// The regions that other processes have open now, as far as this process may look at them. Of
-    /// other users' processes, only with `all_users`.
+    /// The regions that other processes have open now, as far as this process may look at them.
+    /// Processes of other users are included only with `all_users`.
     pub fn look(&mut self) -> io::Result<Vec<Found>> {
         let own_user = Path::new("/proc/self").metadata()?.uid();
         let mut found: Vec<Found> = Vec::new();

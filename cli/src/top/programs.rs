@@ -129,8 +129,8 @@ impl Programs {
     }
 }
 
-/// The pid that stands for the program. It is the program's own pid, or, after the program's end,
-/// the lowest pid of a process that still has the counters open.
+/// The pid that stands for the program: its own. After its end, the lowest pid of a process that
+/// still has the counters open.
 fn program_pid(found: &Found) -> u32 {
     let program = found.region.program();
     let left = || found.holders.first().copied().unwrap_or_default();

@@ -52,14 +52,14 @@ pub fn run(
 ) -> Result<ExitCode> {
     ctrlc::set_handler(|| {
         STOP.store(true, Ordering::Relaxed);
-        // This runs in a thread of its own. If the main thread has not ended the process in time,
-        // the main thread waits for a terminal that is gone.
+        // This handler runs in a thread of its own. If the main thread has not ended the process in
+        // time, the main thread waits for a terminal that is gone.
         std::thread::sleep(GRACE);
         ratatui::restore();
         std::process::exit(i32::from(INTERRUPTED));
     })
     .context("cannot handle signals")?;
-    // This also sets a panic hook, which restores the terminal before it prints the message.
+    // `try_init` also sets a panic hook, which restores the terminal before it prints the message.
     let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
     let mut screen = Screen::new(first, interval);
     let ended = screen.serve(&mut terminal, programs, pid);

@@ -30,7 +30,7 @@ impl Reader {
         for _ in 0..batches {
             for (at, page) in self.pages.iter_mut().enumerate() {
                 let read = Sqe::read(file.as_raw_fd(), &mut page[..], (at * PAGE) as u64);
-                // SAFETY: the pages stay, and are not touched before all is reaped below.
+                // SAFETY: the pages stay, and are not touched before all reads are reaped below.
                 unsafe { self.context.push(read) }.expect("room");
             }
             self.context.submit().expect("room");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::topology::list;
 use crate::cpus::CpuSet;
 
-/// The maximum depth of stacked devices. A deeper stack counts as a circle, and is not followed.
+/// The maximum depth of stacked devices. A deeper stack is taken for a cycle, and is not followed.
 const DEPTH_MAX: usize = 8;
 
 /// A hardware queue of a disk.
@@ -46,8 +46,8 @@ impl Device {
     /// The device with this number, on a machine whose sysfs and procfs lie below `root`.
     ///
     /// # Errors
-    /// A text: sysfs does not have the device. Major number 0 means no device: tmpfs, overlay,
-    /// network file systems and, for their files, btrfs.
+    /// A text: sysfs does not have the device, or no disk was found below it. Files on tmpfs,
+    /// overlay, btrfs and network file systems have major number 0: no device.
     pub fn of(root: &Path, major: u32, minor: u32) -> Result<Self, String> {
         if major == 0 {
             return Err(format!("no block device behind it (device {major}:{minor})"));
@@ -105,8 +105,8 @@ impl Device {
                 interrupt = if !all.is_empty() {
                     all.clone()
                 } else if many {
-                    // Each queue serves a few CPUs: the kernel has its interrupt served by these
-                    // CPUs.
+                    // The interrupt's CPUs are unknown. Each queue serves some of the CPUs, and the
+                    // kernel has those CPUs serve the queue's interrupt.
                     cpus.clone()
                 } else {
                     CpuSet::new()
@@ -120,7 +120,7 @@ impl Device {
     }
 }
 
-/// Goes down from partitions, mapped devices, arrays and loops to the disks.
+/// Follows partitions, mapped devices, RAID arrays and loop devices down to the disks.
 fn find_disks(
     root: &Path,
     mut folder: PathBuf,
@@ -179,7 +179,8 @@ fn interrupts(root: &Path, disk: &Path) -> Vec<Interrupt> {
     for up in disk.ancestors().skip(1) {
         let mut numbers: Vec<usize> = numbered(&up.join("msi_irqs")).collect();
         if numbers.is_empty() {
-            // One interrupt serves all queues; its number 0 means that there is none.
+            // Without MSI, one interrupt serves all queues. The file has 0 if there is no
+            // interrupt.
             let text = read_to_string(up.join("irq")).unwrap_or_default();
             numbers.extend(text.trim().parse::<usize>().ok().filter(|&number| number > 0));
         }
@@ -200,15 +201,17 @@ fn interrupt(root: &Path, number: usize) -> Option<Interrupt> {
     let folder = root.join(format!("proc/irq/{number}"));
     let served = list(&folder.join("effective_affinity_list")).ok().filter(|cpus| !cpus.is_empty());
     let cpus = served.or_else(|| list(&folder.join("smp_affinity_list")).ok())?;
-    // Each handler of the interrupt has a folder here, with the name that its driver has given it.
+    // Each handler of the interrupt has a folder here. The handler's driver has chosen the folder's
+    // name.
     let entries = read_dir(&folder).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let queue = folders.filter_map(|entry| serves(entry.file_name().to_str()?)).next();
     Some(Interrupt { cpus, queue })
 }
 
-/// The queue that an interrupt's name stands for. Queue 0 of virtio has `virtio1-req.0`. Queue 0 of
-/// NVMe has `nvme0q1`: `nvme0q0`, `-config`, `-control` and `-event` serve no queue for requests.
+/// The queue that an interrupt's name stands for. The first queue's interrupt is named
+/// `virtio1-req.0` by virtio, and `nvme0q1` by NVMe. The interrupt `nvme0q0`, and those whose names
+/// end with `-config`, `-control` or `-event`, serve no queue for requests.
 fn serves(name: &str) -> Option<Serves> {
     if name.ends_with("-config") || name.ends_with("-control") || name.ends_with("-event") {
         return Some(Serves::NoQueue);

@@ -92,7 +92,7 @@ pub struct EffectivePlacement {
     pub completion: Option<CpuSet>,
     /// As [`Placement::rq_affinity`].
     pub rq_affinity: u8,
-    /// Each setting that differs from the request, and the reason.
+    /// Each setting that differs from what was asked for, and the reason.
     pub notes: Vec<String>,
 }
 
@@ -121,7 +121,7 @@ impl Placement {
     /// gains privileges reads nothing (AT_SECURE, getauxval(3)).
     ///
     /// # Errors
-    /// [`ConfigError`] names the field whose value is no list, none of the words, or no number.
+    /// [`ConfigError`] names the field whose value cannot be read.
     pub fn from_environment() -> Result<Self, ConfigError> {
         let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
         let cpus = |name, field| match text(name) {
@@ -142,8 +142,8 @@ impl Placement {
         self == &Self::default()
     }
 
-    /// Does this machine have the placement? Of an [`Affinity`], only CPU numbers are checked:
-    /// [`Placement::resolve`] replaces any other one that does not fit by [`Affinity::Any`].
+    /// Checks `rq_affinity`, and whether this machine has the CPUs of the lists. A word such as
+    /// `interrupt` is not checked: if no CPU fits, [`Placement::resolve`] uses [`Affinity::Any`].
     ///
     /// # Errors
     /// [`ConfigError`]: the list is empty, or names a CPU that does not exist, is offline, or is

@@ -1,4 +1,4 @@
-//! Recorded machines: sysfs and procfs files of a machine, written to a temporary folder.
+//! Made-up machines: sysfs and procfs files of a machine, written to a temporary folder.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::CpuSet;
 
-/// The files of one machine. Dropping it deletes them.
+/// The files of one machine. Dropping the `Machine` deletes the files.
 pub(super) struct Machine(TempDir);
 
 /// The CPU topology of a machine: the core, last-level cache and node of each CPU.
@@ -98,7 +98,7 @@ impl Machine {
         self.file(&format!("{folder}/effective_affinity_list"), effective);
     }
 
-    /// A PCI disk with these hardware queues; its device number is `number` (`259:0`).
+    /// A PCI disk with these hardware queues. `number` is its device number, such as `259:0`.
     pub(super) fn disk(
         &self,
         number: &str,

@@ -63,8 +63,9 @@ impl Topology {
             topology.reachable = reachable;
         }
         if let Some(mine) = thread_affinity() {
-            // The file has the mask of the first thread, and `mine` is that of the calling thread.
-            // If only one of them was confined, the process was not.
+            // `allowed` comes from a file, which has the mask of the process's first thread. `mine`
+            // is the mask of the calling thread. If only one of the two was confined, the process
+            // was not.
             topology.allowed = topology.allowed.or(&mine).and(&topology.reachable);
         }
         topology
@@ -72,8 +73,8 @@ impl Topology {
 
     /// A machine whose sysfs, procfs and cgroup files lie below `root`.
     ///
-    /// Missing facts are assumed. Unlisted CPUs share everything, and all online CPUs may be used.
-    /// [`Topology::notes`] lists what was assumed.
+    /// What the files do not say is assumed. CPUs whose node, cache or core is unknown share one,
+    /// and all online CPUs may be used. [`Topology::notes`] lists what was assumed.
     pub fn read(root: &Path) -> Self {
         let mut notes = Vec::new();
         let system = root.join("sys/devices/system");
@@ -149,8 +150,8 @@ impl Topology {
         &self.allowed
     }
 
-    /// CPUs that a thread of this process may be confined to. They are more than
-    /// [`Topology::allowed`] if taskset(1) and not the control group has confined the process.
+    /// CPUs that a thread of this process may be confined to. There are more of them than in
+    /// [`Topology::allowed`] if taskset(1) has confined the process, and not its control group.
     pub fn reachable(&self) -> &CpuSet {
         &self.reachable
     }
@@ -235,8 +236,8 @@ fn online(system: &Path, notes: &mut Vec<String>) -> CpuSet {
     })
 }
 
-/// Each CPU's group, as `find` says. One more group has the CPUs without an answer, or with an
-/// answer that does not contain them.
+/// Groups the CPUs by the answers of `find`. One more group has the CPUs for which `find` fails, or
+/// whose answer does not contain them.
 fn groups(online: &CpuSet, find: impl Fn(usize) -> Result<CpuSet, String>) -> Groups {
     let mut sets: Vec<CpuSet> = Vec::new();
     let mut rest = CpuSet::new();
@@ -263,7 +264,7 @@ fn groups(online: &CpuSet, find: impl Fn(usize) -> Result<CpuSet, String>) -> Gr
 }
 
 fn nodes(system: &Path, online: &CpuSet) -> Groups {
-    // A kernel without NUMA has no such folder: the machine is one node.
+    // A kernel without NUMA has no folder `node`: the machine is one node.
     let numbers = list(&system.join("node/online")).unwrap_or_default();
     let read = |node: usize| list(&system.join(format!("node/node{node}/cpulist"))).ok();
     let lists: Vec<CpuSet> = numbers.iter().filter_map(read).collect();

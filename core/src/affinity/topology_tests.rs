@@ -1,4 +1,4 @@
-//! Recorded machines are read correctly, and broken ones cause no failure.
+//! Made-up machines are read correctly, and broken files cause no failure.
 
 use std::path::Path;
 

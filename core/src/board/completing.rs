@@ -23,9 +23,10 @@ impl Board {
 
     /// Ends a request because the context is being destroyed.
     ///
-    /// A strict context, as of libaio, executes requests that have not started. Requests that may
-    /// wait without end (polls, pipes, sockets) are cancelled. In the kernel, io_submit(2) has
-    /// executed buffered requests and begun direct ones, so io_destroy(2) cancels neither.
+    /// A strict context, as of libaio, executes requests that have not started. It cancels only
+    /// those that may wait without end (polls, pipes, sockets). The reason: in the kernel,
+    /// io_submit(2) has executed buffered requests and begun direct ones, so io_destroy(2) cancels
+    /// neither. Other contexts cancel all requests that have not started.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
             self.end_started(request);
@@ -67,7 +68,7 @@ impl Board {
         self.post_placed(index, result);
     }
 
-    /// Completions for other CPUs that `f` makes are sent to each CPU in one batch.
+    /// Runs `f`. The completions that `f` makes for another CPU are sent to that CPU in one batch.
     pub(crate) fn together(&self, mut f: impl FnMut()) {
         match &self.placed {
             Some(placed) => placed.together(self, &mut f),
@@ -75,7 +76,7 @@ impl Board {
         }
     }
 
-    /// Sends a completion to its CPU. False: the caller completes it here.
+    /// Sends a completion to its CPU. False: the caller completes the request here.
     #[inline]
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool {
         self.placed.as_ref().is_some_and(|placed| placed.sends_away(index, result, how))

@@ -290,7 +290,7 @@ pub unsafe fn by_number(
     Some(answer)
 }
 
-/// Has an `extern "C" fn()` called when a drop-in has been loaded.
+/// Lets the loader call an `extern "C" fn()` when it has loaded a drop-in.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! at_load {
@@ -304,7 +304,7 @@ macro_rules! at_load {
 }
 
 /// Exports close(2), dup2(2), dup3(2), close_range(2) and closefrom(3), and all that
-/// [`see_streams_end!`](crate::see_streams_end) exports. They call a
+/// [`see_streams_end!`](crate::see_streams_end) exports. All of these call a
 /// [`Before`](crate::front::descriptors::Before) first. Exports unshare(2), too. For use once in a
 /// drop-in.
 #[doc(hidden)]

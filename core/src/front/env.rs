@@ -16,13 +16,13 @@ const ENGINE: &str = "URINGLET_ENGINE";
 const SPARE_CPUS: &str = "URINGLET_SPARE_CPUS";
 /// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so no warning is printed.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
-/// `URINGLET_SEEN`: the path of the memory in which `uringlet run` has events of the program
-/// counted, see [`super::seen`].
+/// `URINGLET_SEEN`: the path of the memory in which events of the program are counted for `uringlet
+/// run`, see [`super::seen`].
 const SEEN: &str = "URINGLET_SEEN";
 /// `URINGLET_TRAP`: `never` (the default), `auto`, `signals` or `always`, see [`Trap`].
 const TRAP: &str = "URINGLET_TRAP";
-/// `URINGLET_IO_URING`: `always` (the default), or `if-refused`: rings only where the kernel
-/// refuses them.
+/// `URINGLET_IO_URING`: `always` (the default), or `if-refused`: the drop-in makes rings only where
+/// the kernel refuses to make them.
 const IO_URING: &str = "URINGLET_IO_URING";
 
 /// The engine is `null`, the command line did not ask for it, and no context was made yet.
@@ -31,7 +31,7 @@ static UNWARNED: AtomicBool = AtomicBool::new(false);
 const WARNING: &str = "uringlet: warning: no data is read or written, because URINGLET_ENGINE is \
                        null (unset URINGLET_ENGINE)\n";
 
-/// Do system call instructions in the program's own code come to the drop-in?
+/// Which calls by system call instructions in the program's own code come to the drop-in?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
     /// Calls by instructions are never caught.
@@ -50,7 +50,7 @@ struct Told {
     /// `None`: the value is invalid.
     builder: Option<Builder>,
     stats: Option<OsString>,
-    /// The memory of `uringlet run`. It is mapped when a drop-in is loaded, since the program may
+    /// The memory of `uringlet run`. It is mapped when a drop-in is loaded. Later, the program may
     /// become another user, change its root folder, or close every descriptor.
     seen: Option<Region>,
     /// Do `URINGLET_STATS` and `URINGLET_SEEN` name the same memory? Then contexts count in `seen`
@@ -75,8 +75,8 @@ fn seen(what: Seen) {
     }
 }
 
-/// Tells `uringlet run` of a set-up that was made, or refused for this errno. The sign of the errno
-/// does not matter.
+/// Tells `uringlet run` of a set-up (of a context or a ring) that was made, or refused for this
+/// errno. The sign of the errno does not matter.
 pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
     seen(match &result {
         Ok(_) => Seen::Made,
@@ -96,8 +96,8 @@ pub fn left_to_kernel(why: Seen) {
     seen(why);
 }
 
-/// The values of the variables, read now if they were not read before. The child of a fork has its
-/// parent's.
+/// The values of the variables, read now if they were not read before. The child of a fork has the
+/// values of its parent.
 fn told() -> &'static Told {
     // Not a lock: another thread could hold a lock during a fork. The child does not have that
     // thread, and would wait without end.

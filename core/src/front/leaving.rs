@@ -2,8 +2,8 @@
 //! that export them. Before each, submitted requests that do not sleep are executed.
 //! `see_process_leave!` makes the functions.
 //!
-//! Signal handlers and the child of a vfork(2) may call these functions. They may return twice, and
-//! take any number of arguments. So registers and stack are passed on unchanged.
+//! Signal handlers and the child of a vfork(2) may call these functions. The functions may return
+//! twice, and take any number of arguments. So registers and stack are passed on unchanged.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -28,8 +28,8 @@ extern "C" fn missing() -> c_int {
     refuse(libc::ENOSYS)
 }
 
-/// Has `before` called when the process ends by exit(3) or by a return from `main`. It runs before
-/// handlers and destructors that the program has registered earlier.
+/// Registers `before`, which is called when the process ends by exit(3) or by a return from `main`.
+/// It runs before handlers and destructors that the program has registered earlier.
 pub fn at_exit(before: BeforeLeaving) {
     // SAFETY: the function is in a library that stays loaded.
     unsafe { libc::atexit(before) };

@@ -112,8 +112,8 @@ impl Descriptor {
     }
 }
 
-/// Is the descriptor open for reads (or writes), and are these not known to wait? Uses what is
-/// remembered, without a system call.
+/// As far as is remembered: is the descriptor open for reads (or writes), and do these usually not
+/// wait? Makes no system call.
 pub fn is_inline(fd: i32, write: bool) -> bool {
     Facts::noted(fd).is_some_and(|facts| facts.is_inline(write))
 }
@@ -129,8 +129,8 @@ pub fn open_at_once(dir: i32, path: &CStr, how: &[u64; 3]) -> Option<i32> {
     paths::open(dir, path, how)
 }
 
-/// A worker has made an open that [`open_at_once`] tries. Learns whether its file system is a local
-/// one.
+/// Called after a worker has made an open that [`open_at_once`] tries. Learns whether the file
+/// system of the opened file is a local one.
 pub fn open_was_made(fd: i32) {
     paths::was_opened(fd);
 }
@@ -152,7 +152,7 @@ pub fn is_borrowed() -> bool {
     process::is_borrowed()
 }
 
-/// Has the calling thread a descriptor table of its own (unshare(2)), apart from the engine's
+/// Does the calling thread have a descriptor table of its own (unshare(2)), apart from the engine's
 /// threads?
 pub fn has_parted() -> bool {
     process::has_parted()
@@ -229,9 +229,10 @@ pub fn run_soon() {
     }
 }
 
-/// Is this descriptor an eventfd? One system call, if it `was_one` when last asked; else two. In
-/// the same turn (iteration) of an event loop, a known eventfd costs none. What was an eventfd may
-/// be another nameless file by now (timerfd, epoll): such a file refuses a write of eight bytes.
+/// Is this descriptor an eventfd? One system call, if it `was_one` when last asked; else up to two.
+/// In the same turn (iteration) of an event loop, a known eventfd costs none. What was an eventfd
+/// may be another nameless file by now (timerfd, epoll): such a file refuses a write of eight
+/// bytes.
 ///
 /// # Errors
 /// `-EBADF`: the descriptor is not open.

@@ -1,13 +1,13 @@
 //! A note in the ELF file of a drop-in (elf(5)), by which `uringlet check` recognizes it, whatever
-//! its name. The io_uring drop-in searches the files of a process for system call instructions, and
-//! leaves out files with this note. So the command has the note, too.
+//! its name. The io_uring drop-in searches the files of a process for system call instructions. It
+//! leaves out files with this note, so the command has the note, too.
 
 /// The owner of the note, as in the file.
 pub const OWNER: &[u8; 9] = b"uringlet\0";
 /// The type of the note whose description is the version of the package.
 pub const VERSION: u32 = 1;
 
-/// In the layout of elf(5); its parts are padded to four bytes.
+/// The note, in the layout of elf(5); its parts are padded to four bytes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Note {

@@ -1,5 +1,6 @@
-//! What `uringlet run` hears of a program: that a drop-in was loaded, and each set-up, made or
-//! refused. They are counted in the memory of [`Region`], which the command has made.
+//! What `uringlet run` hears of a program. For example: a drop-in was loaded, or a set-up (of a
+//! context or a ring) was made or refused. These events are counted in a [`Region`] of memory,
+//! which the command has made.
 
 use crate::stats::Region;
 

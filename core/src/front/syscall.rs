@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::errno::refuse;
 
-/// The definition that calls are passed on to. It is `plain`, the system call instruction itself,
-/// until the library has been loaded, and if no other library defines the function. A call does not
-/// look the definition up: that may allocate, and an allocator may itself make system calls.
+/// The definition that calls are passed on to. Until the library has been loaded, it is `plain`:
+/// the system call instruction itself. It stays `plain` if no other library defines the function. A
+/// call does not look the definition up: that may allocate, and an allocator may itself make system
+/// calls.
 pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
 
 /// Finds [`NEXT`]; for [`at_load!`](crate::at_load).
@@ -21,8 +22,8 @@ pub extern "C" fn find_next() {
     }
 }
 
-/// syscall(2), made here. Its seventh argument is on the stack. The fourth is in a different
-/// register for system calls than for functions.
+/// syscall(2), made here. The number is the function's first argument, so the sixth argument of the
+/// call is on the stack. The kernel takes the fourth in r10, a function in rcx.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn plain(number: c_long) -> c_long {

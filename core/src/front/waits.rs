@@ -5,11 +5,11 @@
 //! A thread that hands requests to the kernel by itself, and then sleeps in one of these calls, is
 //! an event loop. It sleeps in ppoll(2) with one more descriptor for each of its contexts, so the
 //! kernel's completions end the sleep, too. When such a descriptor is readable, the thread collects
-//! completions. That counts up the program's eventfds. Then the program's call is made without
-//! waiting. No thread of the engine is woken.
+//! completions. That counts up the program's eventfds. Then poll(2) returns what is ready, and any
+//! other call is made without waiting. No thread of the engine is woken.
 //!
-//! A thread may end in such a call (pthreads(7)), or a signal handler leave it by a jump. So no
-//! lock is held while it sleeps.
+//! A thread may end in such a call (pthreads(7)), or a signal handler may leave the call by a jump.
+//! So no lock is held while the thread sleeps.
 #![allow(unsafe_code)]
 
 mod time;
@@ -53,8 +53,8 @@ pub extern "C" fn find_next() {
 /// room.
 const SET_MAX: usize = 128;
 
-/// How often in one call a descriptor was ready, but the program's call found nothing. If it
-/// happens once more, the program's own call sleeps.
+/// The maximum number of times in one call that a descriptor was ready, but the program's call
+/// found nothing. After one more time, the thread sleeps in the program's own call.
 const IN_VAIN_MAX: u32 = 3;
 
 /// Room for the C library's set of signals.
@@ -63,7 +63,8 @@ pub type SignalSet = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
 /// What a drop-in does around a call that waits for descriptors. All of it may run in signal
 /// handlers.
 pub trait Hooks {
-    /// State for the duration of the call. A thread may end in the call: then it is not dropped.
+    /// State for the duration of the call. A thread may end in the call: then the state is not
+    /// dropped.
     type Watch: Copy;
 
     /// Do completions send signals? A signal to the calling thread has to end its sleep.
@@ -401,7 +402,7 @@ impl Ours {
 }
 
 /// Makes the program's call as an event loop that drives contexts. `native` makes the call
-/// unchanged. `is_there`: its sets are accessible.
+/// unchanged. `is_there`: the sets of the call are accessible.
 ///
 /// # Safety
 /// As the call.
@@ -424,7 +425,7 @@ unsafe fn serve<H: Hooks>(
         Ours::leave();
         return native(mask);
     };
-    // If completions send signals, signal handlers run during a sleep only from here on.
+    // If completions send signals, signals are blocked from here on, except during a sleep.
     let mut before = SignalSet::default();
     let blocks = H::SIGNALS;
     if blocks {
@@ -471,8 +472,8 @@ fn ready_of(all: &[libc::pollfd]) -> ([RawFd; AT_A_TIME], usize) {
 /// Sleeps until the program's call has an answer, and returns it.
 ///
 /// # Safety
-/// As the call, which [`Served::begin`] has accepted. It has written the first `count` elements of
-/// `set`.
+/// As the call, which [`Served::begin`] has accepted. `begin` has written the first `count`
+/// elements of `set`.
 unsafe fn sleep<H: Hooks>(
     served: &Served,
     set: &mut [libc::pollfd; SET_MAX + AT_A_TIME],
@@ -482,8 +483,8 @@ unsafe fn sleep<H: Hooks>(
     mask: usize,
 ) -> c_int {
     let mut in_vain = 0;
-    // poll(2) gets its answer from the first sleep. Other calls are made once, in case they have an
-    // answer or an error at once.
+    // poll(2) gets its answer from the first sleep. Any other call is first made without waiting,
+    // because it may have an answer or an error already.
     let is_set = matches!(served.what, Descriptors::Set { .. });
     let mut looks = !is_set;
     loop {
@@ -627,8 +628,9 @@ waits! {
     ) under mask: Descriptors::Epoll { epoll, events, count }, Time::Spec(timeout);
 }
 
-/// The set of a program that was compiled with `_FORTIFY_SOURCE`, which passes its size. If it is
-/// too small, the count becomes impossible: the C library's function then ends the process.
+/// The set of a program that was compiled with `_FORTIFY_SOURCE`: such a program also passes the
+/// size of the set. If the size is too small for the count, the count becomes impossible. The C
+/// library's function, which is called then, ends the process.
 fn checked(set: *mut libc::pollfd, count: libc::nfds_t, size: usize) -> Descriptors {
     let fits = (size / size_of::<libc::pollfd>()) as libc::nfds_t >= count;
     Descriptors::Set { set, count: if fits { count } else { libc::nfds_t::MAX } }

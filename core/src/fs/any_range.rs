@@ -29,11 +29,11 @@ impl File {
     /// memory, at any offset, with any length. The file never grows beyond the end of the range.
     ///
     /// Whole pages of the range bypass the page cache. The parts at its two ends are written
-    /// through a second descriptor of the file without `O_DIRECT`: the kernel reads such a block,
-    /// changes it and writes it back. One thread of the engine makes all calls, from front to back.
-    /// There is one call for each end within a page, and one for each 8 MiB between. Unaligned
-    /// memory is copied, with one call for each MiB. [`File::sync_data`] brings all of it to the
-    /// disk.
+    /// through a second descriptor of the file without `O_DIRECT`. For each of these parts, the
+    /// kernel reads a block, changes it and writes it back. One thread of the engine makes all
+    /// calls, from front to back. There is one call for each end within a page, and one for each 8
+    /// MiB between. Unaligned memory is copied, with one call for each MiB. [`File::sync_data`]
+    /// brings all of it to the disk.
     ///
     /// The second descriptor is opened on first use, with the `O_SYNC` or `O_DSYNC` of the file. It
     /// is closed with the last handle, also by [`File::into_std`]. The close releases the record
@@ -48,11 +48,11 @@ impl File {
     ///   they have no byte in common. Both may be in the same block.
     /// - Where several writes of this kind overlap, each byte comes from one of them. Different
     ///   bytes may come from different writes.
-    /// - A direct [`write_at`](File::write_at) must be over before a byte of the same page is
-    ///   written this way, and the other way round: the kernel does not keep them apart.
+    /// - A direct [`write_at`](File::write_at) and a write of this kind must not write to the same
+    ///   page at the same time. The kernel does not keep them apart.
     ///
-    /// This holds for file systems that do not let a buffered and a direct write of a file run at
-    /// the same time: ext4, XFS, Btrfs and F2FS.
+    /// These rules hold for ext4, XFS, Btrfs and F2FS. Such file systems do not let a buffered and
+    /// a direct write of a file run at the same time.
     ///
     /// **If the future is dropped after its first poll, the write may happen wholly, in part, or
     /// not at all.** If it happens in part, that is the front part.
@@ -102,7 +102,7 @@ pub struct WriteRange<B> {
 impl<B> WriteRange<B> {
     /// Writes the remaining bytes, on a worker.
     fn write(&self) -> io::Result<()> {
-        // SAFETY: set by `pin`; the caller is the worker.
+        // SAFETY: `pin` has set the header; the caller is the worker.
         let header = unsafe { self.header.get() };
         let Alignment { memory, offset } = self.file.granules();
         // A page is written either through the page cache or by direct calls. Without direct I/O
@@ -170,7 +170,7 @@ fn copied(
 /// The function that the worker calls.
 ///
 /// # Safety
-/// The address of a `WriteRange<B>` whose request is under way.
+/// `operation` is the address of a `WriteRange<B>` whose request is under way.
 unsafe extern "C" fn write<B>(operation: u64) -> i32 {
     // SAFETY: the caller's contract.
     let operation = unsafe { &*ptr::with_exposed_provenance::<WriteRange<B>>(operation as usize) };

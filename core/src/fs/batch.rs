@@ -38,8 +38,8 @@ const AHEAD: u64 = 64 << 20;
 const SIZE: u64 = 4 << 10;
 
 /// Reads many whole files. Each is opened, read and closed by one thread. A few threads do it for
-/// all of them: as many as there are CPUs, or up to 32 if they wait for the device. Each thread has
-/// at most 8 files open, and only one while half of RLIMIT_NOFILE is in use.
+/// all of them: as many as there are CPUs (at least two). If they wait for the device, there are up
+/// to 32. Each thread has at most 8 files open, and only one while half of RLIMIT_NOFILE is in use.
 ///
 /// The results come as they become ready, each with the number of its path:
 ///

@@ -1,11 +1,11 @@
-//! A task whose futures are all ready at once would never yield. A budget makes it yield now and
-//! then: each thread has one, of operations and of bytes.
+//! A task whose futures are all ready at once would never yield. A budget makes such a task yield
+//! now and then. Each thread has a budget, of operations and of bytes.
 //!
 //! [`in_turn`] polls a future within the budget. A future that is ready without having waited for a
 //! result uses up some of the budget. Once nothing is left, further futures of the thread are
 //! deferred: they wake their task and are pending. When a deferred future is polled again, its
-//! executor could run other tasks meanwhile, so the budget is renewed. If a deferred future is
-//! dropped, the budget is renewed, too.
+//! executor has had the chance to run other tasks. So the budget is renewed. If a deferred future
+//! is dropped, the budget is renewed, too.
 
 use std::cell::Cell;
 use std::future::Future;

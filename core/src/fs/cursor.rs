@@ -14,12 +14,13 @@ use super::op::Op;
 use super::ranges::Wide;
 use super::transfer::{Read, Write};
 
-/// A [`File`] with a position of its own, and a buffer: tokio's `AsyncRead`, `AsyncBufRead`,
-/// `AsyncWrite` and `AsyncSeek` with the feature `tokio`, those of `futures-io` with that feature.
+/// A [`File`] with a position of its own, and a buffer. With the feature `tokio`, a cursor has
+/// tokio's `AsyncRead`, `AsyncBufRead`, `AsyncWrite` and `AsyncSeek`. With the feature
+/// `futures-io`, it has the traits of that crate.
 ///
 /// A read fills the buffer from the file, and later reads take their bytes from the buffer. So they
 /// do not see later changes of the file. If a read's future is dropped, nothing is lost: the next
-/// read goes on with it.
+/// read takes over the dropped one.
 ///
 /// A write is ready when the kernel has the bytes, or when the write has failed. Each write goes to
 /// the engine, with at most as many bytes as the buffer's capacity: use a `BufWriter` for small
@@ -264,7 +265,8 @@ impl Cursor {
             if bytes.is_empty() {
                 return Poll::Ready(Ok(0));
             }
-            // This ends a read that is under way: the write may change the bytes that it reads.
+            // The new value of `doing` ends a read that is under way: the write may change the
+            // bytes that the read returns.
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
             buffer.extend_from_slice(&bytes[..bytes.len().min(self.capacity)]);

@@ -101,12 +101,13 @@ impl Drop for Alarm {
     }
 }
 
-/// The time is over. This contains the operation, which was asked to stop, as by [`Op::cancel`].
+/// The time is over. This error contains the operation, which was asked to stop, as by
+/// [`Op::cancel`].
 ///
 /// An operation that had not begun has ended with `ECANCELED`. A request that the kernel was
 /// executing goes on until the kernel is done; a write may still happen. [`Elapsed::into_op`] gives
-/// the real outcome and the buffer. If this is dropped, both are dropped when the engine has
-/// finished with them.
+/// the real outcome and the buffer. If the error is dropped, operation and buffer are dropped when
+/// the engine has finished with them.
 pub struct Elapsed<O: Operation> {
     operation: Op<O>,
     errno: i32,
@@ -149,9 +150,9 @@ impl<O: Operation> Op<O> {
     /// Ends with [`Elapsed`] if the operation has not ended within `time` of its beginning. The
     /// operation begins with its first poll, with [`Timeout::submit`], or with [`Timeout::wait`].
     ///
-    /// A request that is only queued, or that waits for a pipe, a socket or a thread, is not
-    /// executed then. A request that the kernel executes cannot be stopped: the future is ready
-    /// without it, and the buffer stays with the engine until the kernel is done.
+    /// When the time is over, a request that is queued, or waits for a pipe, a socket or a thread,
+    /// is no longer executed. A request that the kernel executes cannot be stopped: the future is
+    /// ready without it. The buffer stays with the engine until the kernel is done.
     ///
     /// ```
     /// use std::time::Duration;

@@ -96,8 +96,8 @@ impl FsBuilder {
         self
     }
 
-    /// The maximum length in bytes of a read that is tried on the polling thread; 64 KiB by
-    /// default, which take some 7 µs to copy. 0: nothing is tried there.
+    /// The maximum length in bytes of a read that is tried on the polling thread. 64 KiB by
+    /// default: to copy them takes some 7 µs. 0: nothing is tried there.
     #[must_use]
     pub fn inline_max(mut self, bytes: usize) -> Self {
         self.inline_max = bytes;
@@ -544,7 +544,8 @@ impl Line {
         let entry = unsafe { *header.entry.get() };
         let instance = Arc::clone(&header.fs.0.instance);
         // SAFETY: by the contract of `Steps`, buffers stay valid until the result is there, and
-        // paths until this submit, which copies them. An accepted request takes the handle along.
+        // paths until this submit, which copies them. An accepted request owns the reference of the
+        // handle.
         let submitted = unsafe { instance.submit(&[entry]) };
         match submitted.refused {
             _ if submitted.accepted == 1 => {}

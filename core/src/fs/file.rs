@@ -232,8 +232,8 @@ impl File {
         self.control(Sqe::fallocate(self.number(), 0, offset, length))
     }
 
-    /// Gives the room of `length` bytes from `offset` on back to the file system. They are zeros
-    /// then, and the file's length is unchanged (fallocate(2)).
+    /// Gives the room of `length` bytes from `offset` on back to the file system (fallocate(2)).
+    /// Reads of these bytes return zeros then, and the file's length is unchanged.
     ///
     /// # Errors
     /// As fallocate(2). `EOPNOTSUPP`: the file system cannot.

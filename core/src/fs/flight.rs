@@ -2,9 +2,9 @@
 //!
 //! | state     | the payload belongs to | the field `waker` belongs to                         |
 //! |-----------|------------------------|------------------------------------------------------|
-//! | EMPTY     | the engine             | the operation; the field is empty                    |
+//! | EMPTY     | the engine             | the operation; the field is empty outside of `poll`  |
 //! | WAKER     | the engine             | the thread that leaves this state; a waker is stored |
-//! | DONE      | the operation          | the operation; the field is empty                    |
+//! | DONE      | the operation          | the operation; the field is empty outside of `poll`  |
 //! | ABANDONED | the engine             | nobody; the field is empty                           |
 //!
 //! At most two threads use a word: the one with the operation, and the one that ends the request.

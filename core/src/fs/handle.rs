@@ -305,7 +305,7 @@ pub(super) fn outcome(result: i32) -> io::Result<u32> {
     u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-/// A descriptor that an operation opens. Dropped with the operation, it is closed.
+/// A descriptor that an operation opens. If the operation is dropped, the descriptor is closed.
 #[derive(Debug, Default)]
 pub(super) struct Opened(OnceCell<OwnedFd>);
 

@@ -1,9 +1,9 @@
 //! Ends a call in which a worker sleeps, for example the open of a FIFO whose operation was
 //! cancelled.
 //!
-//! A signal without effect ends the call with `EINTR`. A signal that comes just before the call has
-//! no effect. So a kernel timer repeats the signal until the worker has left the call and deletes
-//! the timer.
+//! A signal whose handler does nothing ends the call with `EINTR`. A signal that comes just before
+//! the call does not end it. So a kernel timer repeats the signal until the worker has left the
+//! call and deletes the timer.
 //!
 //! | state    | meaning                   | left by                      |
 //! |----------|---------------------------|------------------------------|

@@ -81,7 +81,7 @@
 //! 10. A detached operation runs to its end, as long as the process does: [`drain`] waits for it.
 //! 11. After [`Fs::shutdown`] has succeeded, no operation of that `Fs` touches a file or a buffer
 //!     any more.
-//! 12. The open of a FIFO that is cancelled or dropped ends, and gives its thread back. For that
+//! 12. If the open of a FIFO is cancelled or dropped, it ends, and gives its thread back. For that
 //!     the engine uses a real-time signal that had no handler.
 
 mod any_range;

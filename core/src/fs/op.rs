@@ -61,8 +61,8 @@ pub unsafe trait Steps: Send + 'static {
         None
     }
 
-    /// Stores addresses of parts of `self`. From now on `self` does not move: it is in its slot,
-    /// whose header this is.
+    /// Stores addresses of parts of `self`. From now on `self` does not move: it is in a slot,
+    /// which has this header.
     fn pin(&self, _header: &Header) {}
 
     /// The next request.
@@ -139,7 +139,7 @@ impl<O: Operation> OpSlot<O> {
 /// The slot of a header.
 ///
 /// # Safety
-/// The header is the first field of a `OpSlot<O>`, of which the caller has a reference.
+/// The header is the first field of an `OpSlot<O>`, and the caller has a reference to that slot.
 unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a OpSlot<O> {
     // SAFETY: with `repr(C)`, the slot has its header's address. The rest is the caller's contract.
     unsafe { header.cast::<OpSlot<O>>().as_ref() }
@@ -447,7 +447,8 @@ impl<O: Operation> Op<O> {
     }
 }
 
-/// The output, in the child of a fork(2), of an operation of the parent: it never ends here.
+/// The output of an operation of the parent, in the child of a fork(2), where the operation never
+/// ends.
 #[cold]
 fn orphaned<O: Operation>(slot: &OpSlot<O>) -> O::Output {
     // SAFETY: the `Op` gives its slot up here, and has not taken the payload.

@@ -177,11 +177,11 @@ impl Open {
 /// The function that the worker calls.
 ///
 /// # Safety
-/// The address of an `Open` whose request is under way.
+/// `operation` is the address of an `Open` whose request is under way.
 unsafe extern "C" fn open(operation: u64) -> i32 {
     // SAFETY: the caller's contract.
     let operation = unsafe { &*std::ptr::with_exposed_provenance::<Open>(operation as usize) };
-    // SAFETY: set by `pin`; the caller is the worker.
+    // SAFETY: `pin` has set the header; the caller is the worker.
     let header = unsafe { operation.header.get() };
     let at = operation.dir.as_ref().map_or(HERE, File::number);
     let result = open_now(header, at, &operation.path, operation.flags.get(), operation.mode);
@@ -222,7 +222,8 @@ unsafe impl Steps for Open {
         let flags = self.flags.get();
         let is_direct = flags & libc::O_DIRECT != 0;
         if result == -libc::EINVAL && self.direct == Direct::Try && is_direct {
-            // The file system has no direct I/O. The refused open may have created the file.
+            // The file system has no direct I/O. The refused open may have created the file, so the
+            // next one must not fail because the file exists (`O_EXCL`).
             self.flags.set(flags & !libc::O_DIRECT & !libc::O_EXCL);
             return None;
         }

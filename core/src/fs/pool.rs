@@ -128,12 +128,12 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A future, from [`Pool::take`]. If it is dropped, the next task moves up.
+/// A future, from [`Pool::take`]. If the future is dropped, the next waiting task moves up.
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Take {
     pool: Pool,
-    /// The number of the operation among the waiting tasks.
+    /// The number of this future among the waiting tasks.
     number: Option<u64>,
     turns: Turns,
 }

@@ -103,7 +103,7 @@ impl Wide {
         let Alignment { memory, offset: granule } = file.granules();
         let begin = range.start - range.start % granule as u64;
         let end = range.end.checked_next_multiple_of(granule as u64);
-        // No file reaches so far.
+        // No file is so long that this overflows.
         let end = end.ok_or_else(|| errno(libc::EINVAL))?;
         let length = usize::try_from(end - begin).map_err(|_| errno(libc::EINVAL))?;
         let enough = usize::try_from(range.end - begin).map_err(|_| errno(libc::EINVAL))?;
@@ -276,8 +276,8 @@ impl Awaited for ReadRanges {
             }
         } else {
             this.begin(spent)?;
-            // This poll itself counts as one more read, which delays the wake-up until all were
-            // polled.
+            // This poll itself counts as one more read. So the task is not woken before all reads
+            // were polled.
             let left = AtomicUsize::new(this.reads.len() + 1);
             let task = Mutex::new(context.waker().clone());
             let gather = Arc::new(Gather { left, task });

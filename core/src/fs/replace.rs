@@ -46,7 +46,8 @@ impl<'a> Staged<'a> {
                     let file = unsafe { File::from_raw_fd(fd as RawFd) };
                     return Ok(Self { file, folder, name, is_kept: false });
                 }
-                // A process that was killed has left the file.
+                // A killed process with the same pid has left a file of this name. The next number
+                // is tried.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -115,9 +116,9 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
 }
 
 /// Copies the content of a file to another one, in place of the old content. The target gets the
-/// permissions of the source, whatever the umask(2), also if it existed. A target that is no
-/// regular file keeps its own. Returns the number of bytes. A file that is copied onto itself is
-/// empty then.
+/// permissions of the source, even if it existed before, and whatever the umask(2). A target that
+/// is no regular file keeps its own permissions. Returns the number of bytes. A file that is copied
+/// onto itself becomes empty.
 ///
 /// The kernel copies where it can, and shares the blocks where the file system can
 /// (copy_file_range(2)). If the future is dropped, the copy ends after the next 64 MiB.

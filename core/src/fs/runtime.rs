@@ -38,21 +38,22 @@ pub fn drive_on_tokio() -> bool {
 impl Fs {
     /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect their
     /// completions. Otherwise threads of the engine have to wake the runtime for each completion.
-    /// The runtime hands over direct requests, and reads of at most 64 KiB that were not in memory,
-    /// or not tried. If the kernel finds the pages in memory after all, it copies them on the
-    /// runtime's thread.
+    /// The runtime hands over direct requests. It also hands over reads of at most 64 KiB that the
+    /// first poll has not tried, or has not found in memory. If the kernel finds the pages in
+    /// memory after all, it copies them on the runtime's thread.
     ///
     /// The runtime drives the `Fs` until one of the two ends. A task that computes may keep the
     /// runtime from driving. The engine's threads then take over within milliseconds, until the
     /// runtime drives again. The runtime's thread may be blocked inside the kernel (in `std::fs`,
-    /// or because memory is short). No task then learns of requests that this thread has handed
-    /// over. Tasks of other runtimes are served, too, and each of their completions passes through
-    /// this runtime. If there are several runtimes, give each an `Fs` of its own. This function is
-    /// meant for `current_thread`. With several threads, any free worker drives.
+    /// or because memory is short). Meanwhile no task learns of the end of requests that this
+    /// thread has handed over. Tasks of other runtimes are served, too, and each of their
+    /// completions passes through this runtime. If there are several runtimes, give each an `Fs` of
+    /// its own. This function is meant for `current_thread`. A runtime with several threads drives
+    /// on any of them that is free.
     ///
     /// False: the runtime does not drive the `Fs`. Another runtime does already, or the kernel
-    /// refuses io_uring, or the `Fs` has another engine, or the `Fs` has handed requests to Linux
-    /// AIO before.
+    /// refuses io_uring, or the `Fs` has another engine. The same holds if the `Fs` has handed
+    /// requests to Linux AIO before.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and in one without I/O
@@ -82,7 +83,7 @@ impl Reactor for Called {
     }
 }
 
-/// The eventfd(2) of completions, open for as long as this lives.
+/// A copy of the eventfd(2) of completions, which stays open as long as this value lives.
 struct Events(Arc<Copied>);
 
 impl AsRawFd for Events {

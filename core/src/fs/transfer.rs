@@ -107,7 +107,8 @@ impl Span {
         if self.is_whole() { Ok(()) } else { Err(short.into()) }
     }
 
-    /// As [`Steps::after`], until the transfer is complete.
+    /// As [`Steps::after`]. Another request follows until the transfer is complete, has reached the
+    /// end of the file, or has failed.
     pub(super) fn after(&self, result: i32) -> Option<i32> {
         let Ok(count) = usize::try_from(result) else { return Some(result) };
         self.done.set((self.done.get() + count).min(self.length.get()));

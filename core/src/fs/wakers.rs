@@ -9,7 +9,8 @@ use std::task::{Poll, Waker};
 
 use crate::sync::lock;
 
-/// Wakers that are held until the harvests that this thread is in have ended.
+/// Wakers that this thread holds until the last harvest around it has ended: harvests may be
+/// nested.
 #[derive(Default)]
 struct HeldWakers {
     harvests: u32,
@@ -85,8 +86,9 @@ impl Flights {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an operation as ended, and wakes the tasks after the last one. Either this thread
-    /// sees a waiting task, or the task sees the end: both write before they read, with `SeqCst`.
+    /// Counts an operation as ended. If it was the last one, wakes the waiting tasks. Either this
+    /// thread sees a waiting task, or the task sees the end: both write before they read, with
+    /// `SeqCst`.
     pub(super) fn end(&self) {
         if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
         {

@@ -1,5 +1,5 @@
-//! Operations on whole files, by name. A small file needs one operation of a worker, which makes
-//! all the calls; or none, if it is read, and the kernel has it in memory.
+//! Operations on whole files, by name. A worker makes all calls for a small file in one operation.
+//! A read needs no worker if the kernel has the file in memory.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -69,8 +69,8 @@ impl Contents for String {
 }
 
 /// Reads a whole file. A file of at most 256 KiB is opened, read and closed by one thread of the
-/// engine, in one go. The first poll does that itself, if the file is at most as long as reads that
-/// are tried, and the kernel has it in memory.
+/// engine, in one go. If the kernel has the file in memory, the first poll does all this itself.
+/// The file must then be no longer than reads that are tried there (`inline_max` of the builder).
 ///
 /// # Errors
 /// As open(2) and read(2). `ENOMEM`: there is no memory for the content. `EINVAL`: there is a NUL
@@ -134,10 +134,10 @@ impl Data {
     fn fill(&mut self, header: &Header, fd: RawFd, is_file: bool) -> io::Result<()> {
         loop {
             let (address, asked) = self.spare();
-            // SAFETY: this many bytes are free there.
+            // SAFETY: `asked` bytes are free at `address`.
             let read = uninterrupted(|| unsafe { sys::call!(read, fd, address, asked) });
             let count = outcome(read)? as usize;
-            // SAFETY: the kernel has written them.
+            // SAFETY: the kernel has written `count` bytes there.
             if unsafe { self.add(count, asked, is_file) }? {
                 return Ok(());
             }
@@ -226,8 +226,8 @@ impl<T> ReadFile<T> {
         }
     }
 
-    /// Reads the file, if the kernel has its path and all of it in memory, and it is as small as
-    /// reads that are tried (`inline_max`).
+    /// Reads the file, if the kernel has its path and all of its bytes in memory. The file must be
+    /// no longer than reads that are tried (`inline_max`).
     fn read_at_once(&mut self, inline_max: usize) -> Option<()> {
         let opened = Opened::default();
         opened.adopt(paths::open(at(&self.dir), &self.path, &[READ as u64, 0, 0])?);
@@ -241,12 +241,12 @@ impl<T> ReadFile<T> {
         data.reserve_for(found).ok()?;
         let (address, asked) = data.spare();
         let iov = [libc::iovec { iov_base: address.cast(), iov_len: asked }];
-        // SAFETY: one vector, of free room.
+        // SAFETY: one vector, which names free room of `data`.
         let read = unsafe { sys::preadv2(fd, iov.as_ptr(), 1, 0, libc::RWF_NOWAIT as u32) };
         if usize::try_from(read).ok()? != length {
             return None;
         }
-        // SAFETY: the kernel has written them.
+        // SAFETY: the kernel has written `length` bytes there.
         let is_whole = unsafe { data.add(length, asked, true) };
         *self.data.get_mut() = data;
         is_whole.ok().filter(|&is_whole| is_whole).map(|_| ())

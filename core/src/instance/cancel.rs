@@ -1,5 +1,5 @@
-//! Cancelling: requests that have not started complete without being executed; started ones are
-//! reported as such.
+//! Cancelling: a request that has not started completes without being executed. A request that has
+//! started is reported as started.
 
 use std::collections::{HashMap, HashSet};
 
@@ -130,10 +130,11 @@ impl Instance {
                 // A thread was trying the request (executing it without waiting). That try has
                 // ended.
                 Cancel::Polling | Cancel::Started if self.outlasts_try(index, key) => {}
-                // The poller may have tried the request between the two checks, and put it back on
-                // its list. The next round cancels it there.
+                // The poller may have tried the request between `cancel_queued` and this check, and
+                // put it back on its list. The next round cancels it there.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
-                // aio_cancel(3): the first request of a stream counts as being executed.
+                // In POSIX AIO (aio_cancel(3)), the first request of a stream counts as being
+                // executed.
                 Cancel::Polling if self.board.begins_streams_at_once() => return Cancel::Started,
                 // A thread has taken the request off the poller's list or out of the mailbox, and
                 // has not begun it. Or the request is back on the list by now.

@@ -59,9 +59,10 @@ impl Instance {
                 return;
             }
             if !without_taker(|taker| self.help(&all, taker)) {
-                // Other threads execute these requests. Nobody can see whether a system call has
-                // begun, and so holds the file. After [`BEGUN`] the call counts as begun, and may
-                // never end.
+                // Other threads execute these requests. No thread can see whether their system
+                // calls have begun. A call that has begun holds the file open by itself. After
+                // [`BEGUN`] each call counts as begun. It may never end, so this thread does not
+                // wait for its end.
                 if since.get_or_insert_with(Instant::now).elapsed() > BEGUN {
                     return;
                 }
@@ -71,8 +72,8 @@ impl Instance {
         }
     }
 
-    /// Is a request on this descriptor, or will one count it up? Then
-    /// [`before_close`](Self::before_close) may wait.
+    /// Is a request on this descriptor, or will a request count the descriptor up, as its eventfd?
+    /// If so, [`before_close`](Self::before_close) may wait.
     pub fn needs(&self, fd: i32) -> bool {
         let (slots, fds) = (self.board.free_slots(), fd..=fd);
         let mut needs = false;

@@ -196,7 +196,7 @@ impl Instance {
         Some(result)
     }
 
-    /// As [`Instance::try_now`], for a request that counts as any other. Also returns its kind.
+    /// As [`Instance::try_now`], but without counting the request as tried. Also returns its kind.
     ///
     /// # Safety
     /// As for [`Instance::try_now`].
@@ -227,8 +227,8 @@ impl Instance {
         Some((one.kind(), result))
     }
 
-    /// Executes a request at its submit, if its program is told of the end by an eventfd, and so
-    /// need not come to wait. A worker would take two changes of threads. Returns the result.
+    /// Executes a request at its submit, if an eventfd tells the program of the end: such a program
+    /// need not come to wait. A worker would cost two changes of threads. Returns the result.
     /// `None`: the request has to be pushed. Only io_submit(2) executes writes in this way
     /// ([`Builder::strict`](crate::Builder::strict)): a write may wait for its file's lock.
     pub(super) fn execute_at_submit(&self, request: &Started<'_>) -> Option<i32> {
@@ -569,7 +569,7 @@ mod tests {
             assert_eq!((instance.available(), &buffers[0][..]), (1, TEXT));
             assert_eq!(all(&instance, 1), [(user_data, TEXT.len() as i64)]);
         }
-        // Several in a call: the eventfd is counted up for each.
+        // With several reads in one call, the eventfd is counted up for each.
         let notify = counter.as_raw_fd();
         let reads = (0..3).zip(&mut buffers).map(|(at, buffer)| {
             let sqe = Sqe::read(file.as_raw_fd(), buffer, 0).user_data(at);
@@ -582,7 +582,8 @@ mod tests {
         instance.close();
     }
 
-    /// A write may wait for its file's lock. io_submit(2) waits, too; a context does not.
+    /// A write may wait for its file's lock. io_submit(2) may wait for it, so a strict context may,
+    /// too. No other context waits in a submit.
     #[test]
     fn only_a_strict_context_writes_at_its_submit() {
         for strict in [false, true] {
@@ -608,7 +609,7 @@ mod tests {
         assert_eq!(unsafe { instance.submit(&[write]) }.accepted, 1);
         assert_eq!(tells(&instance, Sqe::read(fd, &mut buffer, 0), &counter), 0);
         assert_eq!((all(&instance, 2).len(), &buffer), (2, b"new"));
-        // In one call, too.
+        // The same holds for two requests that are submitted in one call.
         let write = Entry { sqe: Sqe::write(fd, b"old", 0), data: 0, notify: -1 };
         let sqe = Sqe::read(fd, &mut buffer, 0);
         let read = Entry { sqe, data: 0, notify: counter.as_raw_fd() };

@@ -147,7 +147,8 @@ impl Instance {
     }
 
     /// A worker executes beside this thread. The thread takes some of the worker's reads, and looks
-    /// for completions. False: for a while, there were neither, and the worker has the baton.
+    /// for completions. False: for a while there were neither reads nor completions, and the worker
+    /// still has the baton.
     fn help_beside(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, .. } = self;
         let (mut begin, before) = (sys::ticks(), taker.taken());
@@ -218,8 +219,8 @@ impl Instance {
                     available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
                 });
                 if help.min == 0 && !lanes.pool.is_empty() {
-                    // The hold may have passed requests on to the pool lane, and left them to the
-                    // next waiter. A poll does not execute them.
+                    // While this thread held the baton, it may have passed requests on to the pool
+                    // lane, and left them to the next waiter. A poll does not execute them.
                     self.call(Call::Worker);
                 }
                 return true;

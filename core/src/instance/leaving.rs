@@ -1,6 +1,6 @@
-//! What is done before the process exits, executes another program, or starts a process that may
-//! look at its files. Submitted requests that do not sleep are executed, as the kernel would have
-//! done inside their submit.
+//! What is done before the process exits, executes another program, or starts another process that
+//! may look at the same files. Submitted requests that do not sleep are executed, as the kernel
+//! would have done inside their submit.
 
 use super::Instance;
 use crate::process;

@@ -59,8 +59,8 @@ pub struct Instance {
     fast: bool,
     /// The maximum number of workers that execute this context's requests at a time.
     workers_max: usize,
-    /// What the two pools of workers know about this instance: the pool for work that ends, and the
-    /// pool for work that may wait without end.
+    /// What the two pools of workers know about this instance. One pool is for work that ends, the
+    /// other for work that may wait without end.
     entries: [PoolEntry; 2],
     wishes: Wishes,
     threads: ThreadsOf,

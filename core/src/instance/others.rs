@@ -21,8 +21,8 @@ use crate::sys;
 const NOTHING: u32 = 0;
 const EXPECTED: u32 = 1;
 const LOOKING: u32 = 2;
-/// The maximum number of requests that a poll waits for. Workers cannot be executing more. The poll
-/// takes the other requests from the queues.
+/// The maximum number of requests that a poll waits for: as many as a process has workers for work
+/// that ends. The poll takes requests that no thread has begun from the queues.
 const AT_A_TIME: usize = WORKERS_MAX;
 
 impl Instance {

@@ -30,8 +30,8 @@ pub(crate) trait Reactor: Send + Sync + fmt::Debug {
     fn call(&self);
 }
 
-/// In place of a thread: the program drives the context whenever it reaps. It sleeps on an eventfd
-/// that the context has made.
+/// The value of [`Driven::thread`] if no thread is known: the program drives the context whenever
+/// it reaps. The program sleeps on an eventfd that the context has made.
 const PROGRAM: usize = usize::MAX;
 
 /// The event loop that drives a context.
@@ -151,7 +151,8 @@ impl Instance {
             0 => self.driven.by().inspect(|by| by.call()).is_some(),
             _ if !self.lanes.kernel.can_at_once() => false,
             PROGRAM => {
-                // The program may have come since, and waited instead of reaping.
+                // A program that came and waited, instead of reaping, has left `is_called` set. So
+                // the first queued request calls the program in any case.
                 let is_first = self.lanes.kernel.queued() <= 1;
                 let is_called = self.driven.is_called.swap(true, Ordering::AcqRel);
                 is_called && !is_first || self.lanes.kernel.call_program()
@@ -259,7 +260,8 @@ impl Instance {
     /// The context has made this eventfd, on which its program sleeps: the program collects
     /// completions of the kernel when it reaps.
     ///
-    /// A placed context posts completions on their CPUs, so its program does not collect.
+    /// A context with a placement posts completions on the CPUs of that placement, so its program
+    /// does not collect.
     pub(crate) fn is_watched_by_program(&self, eventfd: RawFd) {
         if self.board.placed().is_none() {
             self.lanes.kernel.is_watched_by_program(eventfd);
@@ -267,8 +269,8 @@ impl Instance {
         }
     }
 
-    /// The program's eventfd is about to be closed. False: a thread is counting it up, and makes no
-    /// progress, so that it must stay open.
+    /// The program's eventfd is about to be closed. False: a thread is counting the eventfd up, and
+    /// makes no progress. Then the eventfd must stay open.
     pub(crate) fn forget_program(&self) -> bool {
         !self.is_of_this_process() || self.lanes.kernel.forget_program()
     }
@@ -401,7 +403,8 @@ mod tests {
         let forget = || Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
         forget();
         let mut block = Box::new(Block([0; PAGE]));
-        // Two requests, so that the waiter makes the interface: it executes a single one by itself.
+        // There are two requests, so that the waiter sets up the kernel's interface. It would
+        // execute a single request by itself.
         (0..2).for_each(|_| read(&instance, &file, &mut block, -1));
         without_taker(|taker| instance.wait(2, 2, None, None, taker));
         assert_eq!(reaped(&instance), 2);
@@ -625,8 +628,9 @@ mod tests {
         instance.close();
     }
 
-    /// As above, but another thread has collected. The program may have read the kernel's count
-    /// before: so there is another one.
+    /// As above, but completions are also collected in place of the program. The program may have
+    /// read the kernel's count before. So a collector other than the program's submit counts the
+    /// eventfd up once more.
     #[test]
     fn what_others_collect_is_counted_up_once_more() {
         let name = "what_others_collect_is_counted_up_once_more";
@@ -663,7 +667,8 @@ mod tests {
         instance.close();
     }
 
-    /// What another eventfd tells of is not counted up by the kernel: the poller collects it.
+    /// For a request that names another eventfd, the kernel counts up the eventfd of the lane. So
+    /// the poller collects the completion, not the program.
     #[test]
     fn a_program_does_not_collect_what_another_eventfd_tells_of() {
         let name = "a_program_does_not_collect_what_another_eventfd_tells_of";

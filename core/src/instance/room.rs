@@ -14,8 +14,8 @@ impl Instance {
     pub(super) fn make_room(&self, want: usize) {
         self.board.collect_reaped();
         self.withdraw(&Withdraw::Canceled);
-        // While requests were out of a queue, another thread may have found the queue empty, and
-        // left. Then the watchdog calls a thread for them.
+        // While `withdraw` had requests out of a queue, another thread may have found the queue
+        // empty, and left. This call has the watchdog call a thread for them.
         self.call(Call::Nobody);
         self.await_reaped(want);
     }

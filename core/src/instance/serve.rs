@@ -180,7 +180,8 @@ impl Instance {
         let nobody_comes = !self.router.waiters.come();
         let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
         let direct = kernel.scope() == KernelScope::Direct;
-        // Before the interface is made, nobody knows whether submitters can hand over themselves.
+        // Before the kernel's interface is set up, it is not known whether submitters can hand over
+        // by themselves.
         let stays_so = kernel.is_made() && !kernel.can_at_once();
         if by == Executor::Worker && nobody_comes && alone && direct && stays_so {
             // The program has one request at a time. This thread executes it as fast as the kernel
@@ -246,7 +247,7 @@ impl Instance {
         let mut is_busy = || {
             let now = (sys::ticks(), sys::use_of_this_thread());
             let (Some(last), Some(this)) = (before.1, now.1) else { return false };
-            // A thread that has slept in a request may have been away for that.
+            // A thread that has slept in a request was away because of that request.
             let preempted = this.preemptions > last.preemptions && this.sleeps == last.sleeps;
             let all_us = now.0.wrapping_sub(before.0) / rate;
             if all_us > BESIDE_WINDOW_US {
@@ -424,8 +425,8 @@ impl Dispatcher for Instance {
     fn forward(&self, mut request: Started<'_>, to: Route, by: Executor) {
         let fd = request.sqe.fd;
         // If a file server may hold the fsync up, it goes to the worker lane: no waiter executes
-        // its requests while workers can be made. Requests of the pool lane may be executed by a
-        // waiter.
+        // requests of that lane while workers can be made. Requests of the pool lane may be
+        // executed by a waiter.
         let remote = || !Facts::noted(fd).is_some_and(Facts::is_local);
         let to = match to {
             Route::Sync if remote() => Route::Worker,
@@ -436,10 +437,11 @@ impl Dispatcher for Instance {
         if to == Route::Stream {
             return self.wait_for_descriptor(request);
         }
-        // If so, no worker is called: this waiter executes the request when it next looks for work.
+        // If `left` is true, no worker is called: this waiter executes the request when it next
+        // looks for work.
         let left = by == Executor::Waiter && request.notify == -1 && self.is_left_to_waiter();
-        // A thread with a deadline has left the request to a worker. A poll may still expect the
-        // request's end, so its `Expect` is not reset.
+        // If `young` is true, a thread with a deadline has left the request to a worker. A poll may
+        // still expect the request's end, so its `Expect` is not reset.
         let young = to == Route::Worker && request.may_hang;
         if !young {
             request.slot().expect(Expect::Nothing);

@@ -38,8 +38,8 @@ pub struct Entry {
     pub notify: i32,
 }
 
-/// [`Entry::notify`] of a request whose front end notifies the program of its end. So the program
-/// may not come to wait for it.
+/// [`Entry::notify`] of a request whose front end notifies the program of its end. Such a program
+/// need not come to wait for the request.
 pub const TOLD_OTHERWISE: i32 = -2;
 
 /// The fields of a request that its front end fills, in the request's slot. The function that gets
@@ -535,7 +535,7 @@ impl Instance {
         // are not initialised.
         let mut batches: [Numbers; Route::Null as usize + 1] = array::from_fn(|_| Numbers::new());
         let (mut notifies, mut expected, mut is_told) = (false, false, true);
-        // Requests that end here. Nothing overtakes an earlier request.
+        // This thread executes requests up to the first one that it cannot. So none is overtaken.
         let (mut ended, mut ends_here) = ([(0, 0); BATCH], 0);
         let mut tries = !moved && self.lanes.inline.is_quiet();
         for &slot in slots {
@@ -569,7 +569,7 @@ impl Instance {
         if ends_here > 0 {
             errno::kept(|| board.finish_together(&ended[..ends_here], Executor::Waiter));
         }
-        // A program that is notified of completions may not come to wait.
+        // A program that is notified of completions need not come to wait.
         let waiters_come = !notifies && self.router.waiters.come();
         let (inline, ordered) = (&batches[INLINE], &batches[Route::Ordered as usize]);
         if !inline.is_empty() {
@@ -650,8 +650,8 @@ impl Instance {
             && !self.board.completions().has_sleepers()
     }
 
-    /// No worker exists and none can be made, and the program may not come to wait. So the
-    /// submitter executes its own requests, as the kernel's AIO does with buffered ones.
+    /// No worker exists and none can be made, and the program might never wait. So the submitter
+    /// executes its own requests, as the kernel's AIO does with buffered ones.
     #[cold]
     pub(super) fn run_without_workers(&self) {
         if let Some(turn) = self.lanes.inline.take_baton() {

@@ -39,8 +39,8 @@ pub struct WaitCondition<'a> {
 /// A descriptor that a thread waits for beside completions.
 pub trait Alongside {
     /// The thread is about to sleep. Returns a descriptor that ends the sleep when it is readable,
-    /// and an eventfd that wakes the thread, which no other thread gets until [`rise`](Self::rise).
-    /// `None`: the thread sleeps without descriptors.
+    /// and an eventfd that wakes the thread. No other thread gets this eventfd until
+    /// [`rise`](Self::rise). `None`: the thread sleeps without descriptors.
     fn sit(&self) -> Option<[RawFd; 2]>;
 
     /// The sleep has ended. `ready`: the descriptor was readable.
@@ -89,9 +89,8 @@ impl Instance {
             return Waited::Gone;
         }
         let unbounded = timeout.is_none() && min > 0;
-        // This shortcut executes the only request of the context. The deadline is not computed yet:
-        // so the wait has none, or ends with this one completion. Completions in the queue come
-        // first.
+        // This shortcut executes the only request of the context. No deadline is needed for that:
+        // the wait has none, or ends with this one completion. Completions in the queue come first.
         if (min == 1 || unbounded)
             && self.board.completions().available() == 0
             && self.help_alone(!unbounded, taker)
@@ -275,8 +274,8 @@ impl Instance {
                 if !self.is_usable() {
                     return Waited::Gone;
                 }
-                // This thread waits for certain requests. It executes no request that a server may
-                // hold up, because it may not be waiting for that request.
+                // This thread waits for certain requests only. So it executes no request that a
+                // server may hold up: that request might not be one of them.
                 let unbounded = timeout.is_none();
                 let help = self.offer(missing, u32::MAX, unbounded, false);
                 let helped = self.help(&help, taker);

@@ -71,7 +71,7 @@ impl Queues {
     }
 
     /// Leaves the untried reads to a worker. The reads were pushed before this call, so a thread
-    /// that sees the flag sees them.
+    /// that sees the flag also sees the reads.
     fn leave_to_workers(&self) {
         self.for_workers.store(true, Ordering::Release);
     }
@@ -232,8 +232,9 @@ impl ColdLane {
         board.pop_started(&queues.untried).or_else(|| board.pop_started(&queues.coming))
     }
 
-    /// A submitter tries queued reads, whose program does not come to wait. So reads of what is in
-    /// memory change no thread, and the device has work at once. A worker is called for the others.
+    /// A submitter tries queued reads, if its program does not come to wait. So a read of pages in
+    /// memory needs no other thread. For missing pages the device has work at once, and a worker is
+    /// called.
     pub(crate) fn try_at_submit(&self, board: &Board) {
         let Some(queues) = self.queues.get() else { return };
         without_taker(|taker| try_some(queues, board, (Executor::Waiter, false), taker, |_| false));
@@ -329,7 +330,8 @@ fn try_cold(
     match tried {
         Tried::Done(result) => {
             if ticks > TRY_SLOW_US * rate {
-                // O_DIRECT may have been switched on (fcntl(2)): then the read waits anyway.
+                // O_DIRECT may have been switched on (fcntl(2)): with it, a try waits for the
+                // device. The engine asks the kernel again.
                 let _ = descriptor::fresh(fd);
             }
             facts::learn_tried(fd, true);
@@ -342,8 +344,8 @@ fn try_cold(
         }
         Tried::WouldWait => {
             if may_wait && ticks < SLEPT_DIRECT_US * rate {
-                // So quick a try has not started the device. The page is on its way already, or
-                // this kernel does not read ahead for `RWF_NOWAIT`.
+                // A try that was this quick has not started the device. The page is on its way
+                // already, or this kernel does not read ahead for `RWF_NOWAIT`.
                 sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
             }
             facts::learn_tried(fd, false);
@@ -361,7 +363,8 @@ impl Lane for ColdLane {
         let Some(queues) = self.queues.get() else { return [Progress::NOTHING; 2] };
         let untried = Progress::of(&queues.untried);
         let may_try = untried.queued && queues.may_try();
-        // Reads that wait for room in `coming` count as in hand.
+        // Reads that wait for room in `coming` count as in hand, so the watchdog does not take them
+        // for stuck.
         let untried = Progress { queued: may_try, in_hand: untried.queued && !may_try, ..untried };
         [untried, Progress::of(&queues.coming)]
     }

@@ -17,7 +17,7 @@ pub(crate) struct CopyLane {
     /// The number of workers that execute copies.
     at_them: AtomicUsize,
     /// No copy was taken between two checks of the watchdog: the workers sleep in their reads,
-    /// which cached reads usually do not.
+    /// although cached reads usually do not sleep.
     stuck: AtomicBool,
 }
 

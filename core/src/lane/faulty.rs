@@ -1,9 +1,10 @@
 //! A filter in front of the lanes: delays, reorders, shortens and fails requests at random, from a
 //! seed.
 //!
-//! It reorders only requests whose order the engine does not promise. Before a sync, an append, a
-//! transfer at the file position, or anything else but a plain transfer, all delayed requests are
-//! sent on. A delayed request can be cancelled.
+//! The filter reorders only requests whose order the engine does not promise. Before a sync, an
+//! append, a transfer at the file position, or anything else but a plain transfer, all delayed
+//! requests are sent on. Malformed requests, and calls that never sleep, pass at once. A delayed
+//! request can be cancelled.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};

@@ -80,7 +80,7 @@ impl InlineLane {
         !self.baton.view().is_held() && self.losers.load(Ordering::SeqCst) == 0
     }
 
-    /// Has the lane no request, queued or executing?
+    /// Is no request of the lane queued or executing?
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_idle() && self.queue.is_empty() && self.mailbox.is_empty() && !self.is_overtaking()
     }
@@ -206,8 +206,8 @@ impl InlineLane {
         Ok(())
     }
 
-    // The fast path calls this, too, and preserves errno: waiting for a lock may change it, and so
-    // may making a thread.
+    // The fast path calls the next two functions, too, so they preserve errno. Waiting for a lock,
+    // or making a thread, may change errno.
     #[cold]
     fn wake_for_mailbox(board: &Board) {
         errno::kept(|| board.wake_waiter());
@@ -334,7 +334,8 @@ impl InlineLane {
         let mut left = most;
         loop {
             let due = self.is_ordered_due(board);
-            // What may wait without end is not for a worker that stays: it leaves the baton.
+            // A worker beside the program executes nothing that may wait without end. It gives the
+            // baton up instead.
             let stays_out = || beside && self.hanging.load(Ordering::SeqCst) > 0;
             if due && (self.hold_order(board, router, by, taker, enough) || stays_out()) {
                 return self.lay_down(board, router, turn);
@@ -437,9 +438,9 @@ impl InlineLane {
     }
 
     /// Moves the oldest inline request behind the ordered ones, if it is a write that appends and
-    /// would lose its order here: beside an earlier append, or because a worker executes it. The
-    /// remembered facts may be about an earlier file, so the kernel is asked whether the descriptor
-    /// appends. True: the queue has another front.
+    /// would lose its order here. It would lose its order beside an earlier append, or if a worker
+    /// executes it. The remembered facts may be about an earlier file, so the kernel is asked
+    /// whether the descriptor appends. True: the queue has another front.
     #[cold]
     fn divert(&self, board: &Board, position: u64, slot: u32, bounded: bool) -> bool {
         let Some(fd) = board.slot(slot).written() else { return false };
@@ -614,8 +615,8 @@ impl InlineLane {
             return false;
         }
         if self.baton.unwatch() {
-            // A submitter that saw the mark has not called the watchdog: this thread sees its
-            // requests.
+            // A submitter that saw the mark has not called the watchdog. After this fence, this
+            // thread sees the requests of that submitter.
             fence(Ordering::SeqCst);
             if !more() || !self.baton.watch() {
                 return true;

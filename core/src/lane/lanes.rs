@@ -92,8 +92,8 @@ impl Lanes {
         false
     }
 
-    /// The number of requests that each wait for a worker, in the pool lane and the copy lane.
-    /// Requests that may never end do not count.
+    /// The number of requests of the pool lane and the copy lane for each of which a worker should
+    /// come. Requests that may never end do not count.
     pub(crate) fn for_worker_each(&self, waiters_come: bool) -> usize {
         self.pool.len() + self.copy.for_workers(waiters_come)
     }
@@ -132,8 +132,8 @@ impl Lanes {
         run::execute(board, request, Executor::Waiter, timed, taker);
     }
 
-    /// Executes a plain transfer, without checks that only other requests need. `None`: it has to
-    /// be executed as any other.
+    /// Executes a plain transfer, without checks that only other requests need. `None`: the request
+    /// has to be executed as requests of other kinds are.
     #[inline(always)]
     pub(crate) fn transfer_fast(&self, request: &Started<'_>) -> Option<i32> {
         run::transfer_fast(request)
@@ -150,9 +150,9 @@ impl Lanes {
         unsafe { run::write_now(board, sqe, timed) }
     }
 
-    /// No worker exists and none can be made, and the program may not come to wait. So the
-    /// submitter executes the requests of the pool, copy, kernel and cold lanes, as the kernel's
-    /// AIO does with buffered requests.
+    /// No worker exists and none can be made, and the program might never wait. So the submitter
+    /// executes the requests of the pool, copy, kernel and cold lanes, as the kernel's AIO does
+    /// with buffered requests.
     pub(crate) fn run_without_workers(&self, board: &Board) {
         let pooled = || self.pool.pop(board);
         let copy = || self.copy.pop_for_submitter(board);

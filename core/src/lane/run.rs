@@ -43,7 +43,8 @@ pub(super) fn execute(
     let Sqe { fd, len, off, .. } = request.sqe;
     let write = kind == Kind::Write;
     let transfer = write || kind == Kind::Read;
-    // Cold reads were checked when they were tried: they are timed only if the caller asks.
+    // The try of a cold read has shown whether it sleeps. So cold reads are timed only if the
+    // caller asks.
     let tried = request.route == Route::Cold;
     let timed = transfer && (timed || !tried && facts::is_suspect(fd, write));
     if transfer && by == Executor::Worker {
@@ -114,8 +115,8 @@ pub(super) unsafe fn write_now(board: &Board, sqe: &Sqe, timed: bool) -> Option<
     (result != -libc::ESPIPE).then_some(result)
 }
 
-/// Executes a plain transfer, without checks that only other requests need. `None`: it has to be
-/// executed as any other.
+/// Executes a plain transfer, without checks that only other requests need. `None`: [`execute`] has
+/// to execute the request.
 #[inline(always)]
 pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     let (sqe, write) = (&request.sqe, request.kind == Kind::Write);
@@ -141,8 +142,8 @@ pub(super) fn is_fsync(request: &Request) -> bool {
     fsync && request.refused == 0
 }
 
-/// Executes an fsync, without those of its flags that are not in `flags`. Returns its result, and
-/// the ticks that it took.
+/// Executes an fsync with those of its flags that `flags` contains. Returns its result, and the
+/// ticks that it took.
 pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u64) {
     request.sqe.op_flags &= flags;
     let fd = request.sqe.fd;

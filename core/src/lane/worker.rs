@@ -52,7 +52,7 @@ impl WorkerLane {
 
     /// Lets `f` end a popped request, unless it was cancelled. The duplicate that was kept for the
     /// request stays open meanwhile. If the poller has passed the request on, tells the poller that
-    /// it has ended: later requests of its stream may proceed.
+    /// the request has ended: later requests of its stream may proceed.
     fn end(&self, board: &Board, request: Queued<'_>, f: impl FnOnce(Started<'_>)) {
         let passed_on = request.passed_on;
         let _kept = self.kept_for(request.index());
@@ -125,7 +125,8 @@ impl WorkerLane {
             self.queue.push(&[request.queue()]);
         });
         if any {
-            // A worker that came while requests were out of the queue may have found it empty.
+            // A worker that came while requests were out of the queue may have found it empty. So a
+            // worker is called once more.
             board.call(Call::Patient);
         }
     }

@@ -16,7 +16,7 @@ use crate::threads::spawn::spawn_on;
 #[derive(Debug)]
 pub(super) struct RemoteCompletion {
     /// The board of a live context. The slot of this completion is held, so the context is not
-    /// destroyed. The newest completion of the chain keeps its memory.
+    /// destroyed. The newest completion of the chain keeps the board's memory.
     pub(super) board: *const Board,
     /// Set in the newest completion of a chain, where it keeps the context alive for the whole
     /// chain.
@@ -85,8 +85,8 @@ impl Completer {
         loop {
             let drained = self.list.drain(|done| {
                 // SAFETY: the slot is held until this completion is handled, so the context is not
-                // destroyed. The chain's newest completion keeps its memory, and comes later or is
-                // this one.
+                // destroyed. The chain's newest completion keeps the board's memory. It is this
+                // one, or is handled later.
                 let board = unsafe { &*done.board };
                 board.complete_placed(done.slot, done.result, done.how);
             });

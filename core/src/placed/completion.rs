@@ -34,8 +34,8 @@ pub struct Node<T> {
     item: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the fields are accessed by the thread that adds the node until it is on a list, and by
-// the list's owner from then on.
+// SAFETY: until a node is on a list, only the thread that adds it accesses the fields. From then
+// on, only the list's owner does.
 unsafe impl<T: Send> Send for Node<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Node<T> {}

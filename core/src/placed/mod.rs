@@ -30,8 +30,8 @@ const NOWHERE: u32 = u32::MAX;
 /// are sent one by one.
 const GATHERED: usize = 8;
 
-/// Placement and handler of one context. A context with neither of them has no such value, unless
-/// it has `cell_stats`.
+/// Placement and handler of one context. A context with neither has no `Placed`, unless it has
+/// `cell_stats`.
 #[derive(Debug)]
 pub(crate) struct Placed {
     placement: Placement,
@@ -145,7 +145,7 @@ impl Placed {
         Detected { near_interrupt, away: (0..cpus).map(away).collect(), choice }
     }
 
-    /// The CPU on which a request completes whose completion has arrived on `here`.
+    /// The CPU on which a request completes, if its completion has arrived on `here`.
     fn target(&self, found: &Detected, home: usize, here: usize) -> usize {
         let same_cell = || self.topology.cell_of(home) == self.topology.cell_of(here);
         let stays = found.choice.completion.as_ref().is_none_or(|cpus| cpus.contains(here))
@@ -199,8 +199,8 @@ impl Placing for Placed {
             request.ran.store(here as u32, Ordering::Relaxed);
         }
         if how == Delivery::Posted && self.handler.is_none() {
-            // No CPU has executed the request, and the cancelling thread looks for its completion
-            // at once.
+            // No CPU has executed the request. The cancelling thread looks for its completion at
+            // once, so the request completes here.
             return false;
         }
         let Some(found) = self.found.get() else { return false };
@@ -243,7 +243,7 @@ impl Placing for Placed {
     fn together(&self, board: &Board, f: &mut dyn FnMut()) {
         let chains = [const { None }; GATHERED];
         let mut gathered = Gathered { board: std::ptr::from_ref(board), chains };
-        /// Restores the earlier value, also after a panic.
+        /// Restores the earlier value, even after a panic.
         struct PreviousGathered(*mut Gathered);
         impl Drop for PreviousGathered {
             fn drop(&mut self) {

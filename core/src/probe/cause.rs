@@ -166,7 +166,7 @@ fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, Stri
     }
 }
 
-/// ENOSYS: the kernel is old, or compiled without the call, or a filter answers so.
+/// ENOSYS: the kernel is old, or compiled without the call, or a filter gives this answer.
 fn missing(call: &SystemCall, facts: &MachineFacts) -> Option<(Cause, String)> {
     let (major, minor) = call.since;
     if facts.is_older_than(call.since) {

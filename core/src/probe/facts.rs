@@ -73,7 +73,7 @@ pub struct MachineFacts {
     pub seccomp: Option<u32>,
     /// Is PR_SET_NO_NEW_PRIVS on (prctl(2))?
     pub no_new_privs: Option<bool>,
-    /// Has the process CAP_SYS_ADMIN?
+    /// Does the process have CAP_SYS_ADMIN?
     pub sys_admin: Option<bool>,
     /// kernel.io_uring_disabled: 0 allowed, 1 for privileged processes, 2 off. `None` before Linux
     /// 6.6, and if io_uring is not compiled in.

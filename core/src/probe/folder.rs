@@ -121,7 +121,7 @@ pub struct Timing {
     pub submit_ns: u64,
     /// Nanoseconds from the start of io_submit(2) until the last read was complete.
     pub total_ns: u64,
-    /// Nanoseconds of one such read alone, with pread(2).
+    /// Nanoseconds of one of these reads alone, with pread(2).
     pub single_ns: u64,
 }
 
@@ -235,7 +235,7 @@ fn direct(path: &Path, facts: &MachineFacts) -> (Answer, Option<u32>, Asynchrony
         Err((call, errno)) => return refused(find(call, errno, facts)),
     };
     buffer.bytes().fill(1);
-    // Writes extents first: reading a hole touches no device.
+    // The file gets data first, because a read of a hole touches no device.
     if let Err(error) = file.write_all_at(buffer.bytes(), 0).and_then(|()| file.sync_data()) {
         return refused(file_refusal("pwrite", &error, facts));
     }

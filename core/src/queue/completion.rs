@@ -33,12 +33,12 @@ const SLEEPERS: u32 = 1 << 31;
 
 #[cfg(not(loom))]
 thread_local! {
-    /// The number of eventfds that this thread has still to count up, for completions that it has
+    /// The number of eventfds that this thread still has to count up, for completions that it has
     /// published.
     static OWED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Adds to the number of eventfds that this thread has still to count up.
+/// Adds to the number of eventfds that this thread still has to count up.
 fn owes_more(count: i32) {
     #[cfg(not(loom))]
     OWED.set(OWED.get().wrapping_add_signed(count));
@@ -46,8 +46,8 @@ fn owes_more(count: i32) {
     let _not_modelled = count;
 }
 
-/// Has this thread still to count up an eventfd? If so, this is a signal handler that has
-/// interrupted it.
+/// Does this thread still have to count up an eventfd? If so, the caller is a signal handler: it
+/// has interrupted the thread before the count.
 fn owes() -> bool {
     #[cfg(not(loom))]
     return OWED.get() > 0;
@@ -72,7 +72,8 @@ pub(crate) struct Completions {
     choosy: [Sleep; WORDS],
     /// Completions that can be reaped, although their eventfds are not counted up yet.
     unsignalled: AtomicU32,
-    /// Those for which a wait has ended in vain: their thread does not exist any more.
+    /// The part of `unsignalled` for which a wait has lasted too long. The engine assumes that the
+    /// thread that has to count these eventfds up no longer exists.
     lost: AtomicU32,
 }
 
@@ -274,8 +275,8 @@ impl Completions {
     #[inline]
     fn append(&self, completion: &Completion, posted: &mut Posted) {
         let at = self.ring.tail();
-        // SAFETY: there is one publisher; room was reserved when the slot was taken, so the place
-        // is free and its last reader gone (it gave the slot back with release).
+        // SAFETY: there is one publisher. Room was reserved when the slot was taken, so the place
+        // is free. Its last reader is gone: that thread gave the slot back with release.
         unsafe { self.ring.write(at, completion) };
         // SAFETY: as above.
         self.slots[at as usize].with_mut(|slot| unsafe { *slot = completion.slot });

@@ -22,8 +22,8 @@ pub(crate) struct FreeSlots {
     last: u64,
 }
 
-/// Up to [`BATCH`] slot numbers. Only the first `len` are initialized, because a submit makes
-/// several of these arrays.
+/// Up to [`BATCH`] slot numbers. Only the first `len` are initialized: a submit makes several of
+/// these arrays, and to fill each would take time.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     slots: [MaybeUninit<u32>; BATCH],
@@ -69,8 +69,8 @@ impl Numbers {
     }
 }
 
-/// Counts the contended steps of a submit: not at all (`()`, which compiles to nothing), or for a
-/// measurement.
+/// Counts the contended steps of a submit, for a measurement. The implementation `()` counts
+/// nothing, and compiles to nothing.
 pub(crate) trait CountSteps {
     /// Counts one attempt to change a word that other submitters change, too.
     fn step(&mut self);
@@ -126,7 +126,8 @@ impl FreeSlots {
     }
 
     /// Takes one slot from the word of the hint, and says whether it is the only held slot, as
-    /// [`FreeSlots::is_alone`] does. `None`: there is none, or other threads interfere.
+    /// [`FreeSlots::is_alone`] does. `None`: that word has no free slot, or another thread has
+    /// changed it meanwhile.
     #[inline(always)]
     pub(crate) fn take_near(&self) -> Option<(u32, bool)> {
         let at = self.hint.load(Ordering::Relaxed) as usize;
@@ -176,8 +177,8 @@ impl FreeSlots {
         None
     }
 
-    /// Fills `batch` up to `want` from `words` words, without words that have fewer than `at_least`
-    /// free slots. True if it is full.
+    /// Fills `batch` up to `want` from `words` words, the hint's word first. Words with fewer than
+    /// `at_least` free slots are skipped. True if the batch is full.
     #[inline]
     fn take_from_words(
         &self,
@@ -414,7 +415,7 @@ mod tests {
         let batch = free.take_counted(BATCH, &mut steps);
         assert_eq!((batch.as_slice().len(), steps.0), (BATCH, 1));
         assert!(batch.as_slice().iter().all(|&slot| slot >= 64));
-        // 20 are left in one word and 8 in the other: the batch takes both.
+        // 20 slots are free in one word, and 8 in the other: the batch takes all of them.
         let batch = free.take_counted(BATCH, &mut steps);
         assert_eq!((batch.as_slice().len(), steps.0), (28, 3));
         assert!(free.take_counted(1, &mut steps).as_slice().is_empty());

@@ -1,5 +1,5 @@
-//! One slot: a word with the phase of its request, and data that threads may read that do not hold
-//! the slot.
+//! One slot: its request, a word with the request's phase, and copies of some fields. Threads that
+//! do not hold the slot may read the word and the copies.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -160,8 +160,8 @@ impl Slot {
         this < other && (this ^ other) & DIRECTION == 0
     }
 
-    /// Is this a transfer that the poller does not see, on the descriptor and in the direction of
-    /// `polled`, and submitted before it?
+    /// Is this a transfer of the same descriptor and direction as `polled`, submitted earlier, and
+    /// neither ended nor on the poller's list?
     pub(crate) fn strays_before(&self, polled: &Self) -> bool {
         let is_astray = |state: u32| {
             let phase = state & phase::MASK;
@@ -216,7 +216,8 @@ impl Slot {
         if !self.is_over(state) {
             let now = self.link.load(Ordering::Relaxed);
             if now == Expect::Soon as u32 || now == Expect::Perhaps as u32 {
-                // If the slot has another request by now, one poll may miss that request, once.
+                // If the slot has another request by now, polls may not wait for that request
+                // either.
                 let _ = self.link.compare_exchange(now, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
@@ -259,8 +260,8 @@ impl Slot {
     #[must_use]
     pub(crate) fn take_back(&self) -> bool {
         self.set_phase(phase::STARTED);
-        // Pairs with the fence in `forget_number`: either this thread sees that the number is gone,
-        // or that thread sees the request.
+        // Pairs with the fence in `forget_number`: either this thread sees that the number is
+        // forgotten, or the closing thread sees that the request is back.
         fence(Ordering::SeqCst);
         self.fd.load(Ordering::Relaxed) != FORGOTTEN
     }
@@ -276,7 +277,7 @@ impl Slot {
         self.set_phase(phase::POLLING);
     }
 
-    /// Links another slot to this one, which the caller holds.
+    /// Links another slot to this one. The caller holds this slot.
     pub(crate) fn link(&self, other: Option<u32>) {
         self.link.store(other.map_or(0, |slot| slot + 1), Ordering::Relaxed);
     }
@@ -351,8 +352,9 @@ impl Slot {
         self.state.load(Ordering::Acquire) & (phase::MASK | phase::REAPED) == of_nobody
     }
 
-    /// Is the request on one of these descriptors, and does it need the number? It does if it is
-    /// not executed yet, is being executed, or is with a kernel that may give it back.
+    /// Is the request on one of these descriptors, and does it need the number? A request needs its
+    /// number while it is queued, in the mailbox, or being executed. While the kernel has the
+    /// request, `needs_number` says whether the kernel may give it back.
     pub(crate) fn is_waiting_for(
         &self,
         fds: &RangeInclusive<i32>,
@@ -382,7 +384,7 @@ impl Slot {
         used_again || matches!(now & phase::MASK, phase::DONE | phase::TAKEN | phase::CANCELED)
     }
 
-    /// Is the request on this descriptor, which was not closed since?
+    /// Is the request on this descriptor, and was the descriptor not closed since?
     pub(crate) fn names(&self, fd: i32) -> bool {
         self.fd.load(Ordering::SeqCst) as i32 == fd
     }
@@ -396,9 +398,9 @@ impl Slot {
         fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
     }
 
-    /// Called before these descriptors are closed. If the kernel has the request, it holds the
-    /// file: the number is forgotten, and must not be used again. False: the request needs the
-    /// number, because the kernel has given the request back.
+    /// Called before these descriptors are closed. If the kernel has the request, the kernel holds
+    /// the file. So the number is forgotten, and must not be used again. False: the request needs
+    /// the number, because the kernel has given the request back.
     pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) -> bool {
         let fd = self.fd.load(Ordering::SeqCst);
         if !fds.contains(&(fd as i32)) {

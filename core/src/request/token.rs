@@ -3,8 +3,8 @@
 
 use super::{FreeIt, Numbers, Request, Slot};
 
-/// A request whose number was popped from a queue, and which no thread has started. A thread that
-/// cancels it at this moment reads it, too, so it can only be read.
+/// A request whose number was popped from a queue, and which no thread has started. Another thread
+/// may cancel the request at this moment, and then reads it, too. So no thread may write to it.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Queued<'a> {
@@ -26,7 +26,8 @@ impl Slot {
     ///
     /// # Safety
     /// The caller is its submitter, which has not queued it yet, or the executing thread. The
-    /// caller makes no second one of these, nor a [`Queued`], until this one was given up.
+    /// caller makes no second `Started` of the request, and no [`Queued`], until this one was given
+    /// up.
     #[inline]
     pub(crate) unsafe fn in_hand(&self, index: u32) -> Started<'_> {
         Started { slot: self, index }
@@ -123,7 +124,8 @@ impl std::ops::Deref for Started<'_> {
 impl std::ops::DerefMut for Started<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Request {
-        // SAFETY: `Slot::in_hand`: it is this thread's alone, and this borrows the one token of it.
+        // SAFETY: `Slot::in_hand`: the request is this thread's alone, and its one token is
+        // borrowed mutably.
         self.slot.request.with_mut(|at| unsafe { &mut *at })
     }
 }

@@ -1,10 +1,11 @@
 //! What is remembered of a descriptor number: its kind, its flags, and whether its reads and writes
 //! have lately slept.
 //!
-//! There is one word for each number, written without locks. Numbers are reused, and flags change
-//! without notice: a word may be about another file. So [`Facts`] are hints, which decide where a
-//! request is executed, never its answer. A decision about the answer needs a [`Fresh`], made of
-//! the kernel's latest answer (`descriptor.rs` asks it).
+//! A table has 4,096 words, written without locks. Numbers that differ by a multiple of 4,096 share
+//! a word, which says whose facts it has. Numbers are reused, and flags change without notice: a
+//! word may be about another file. So [`Facts`] are hints, which decide where a request is
+//! executed, never its answer. A decision about the answer needs a [`Fresh`], made of the kernel's
+//! latest answer (`descriptor.rs` asks the kernel).
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
@@ -54,7 +55,7 @@ const SLOW_SHIFT: [u32; 2] = [26, 28];
 /// Two bits that count successive fsyncs that took no longer than a system call. Three mean that
 /// the file is in memory only.
 const QUICK_SHIFT: u32 = 30;
-/// Two bits: can the file system hold up a thread that asks it? 0 is unknown.
+/// Two bits: is the file system a local one? If not, its server may hold up a thread. 0: unknown.
 const CLASS: u64 = 3 << 32;
 /// The file system is a local one.
 const LOCAL: u64 = 1 << 32;
@@ -91,7 +92,8 @@ fn mount_entry(mount: u64) -> &'static AtomicU64 {
     &MOUNTS[(mount.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
 }
 
-/// Is the file system with this number a local one? `None`: unknown. The number 0 means none.
+/// Is the file system with this number a local one? `None`: unknown. The number 0 names no file
+/// system.
 pub(crate) fn is_local_mount(mount: u64) -> Option<bool> {
     let found = mount_entry(mount).load(Ordering::Relaxed);
     (mount != 0 && found >> 1 == mount).then_some(found & 1 == 1)
@@ -148,7 +150,7 @@ impl Facts {
         self.is_local() && (write || self.0 & READ != 0)
     }
 
-    /// Is its file system a local one? Then no file server can hold up a call on the file.
+    /// Is the file on a local file system? Then no file server can hold up a call on the file.
     #[inline]
     pub(crate) fn is_local(self) -> bool {
         self.0 & CLASS == LOCAL
@@ -197,7 +199,8 @@ impl Facts {
 
     /// Clears the hints about numbers that are about to name other files.
     pub(crate) fn forget(fds: &RangeInclusive<RawFd>) {
-        // Only the last numbers are cleared: earlier ones have the same entries.
+        // At most `ENTRIES` numbers, the last ones, are cleared: the words of earlier numbers are
+        // among theirs.
         let last = *fds.end();
         let first = (*fds.start()).max(last.saturating_sub(ENTRIES as RawFd - 1)).max(0);
         (first..=last).for_each(|fd| entry(fd).store(0, Ordering::Relaxed));
@@ -231,7 +234,7 @@ impl Facts {
         self.0 & NO_SYNC == 0
     }
 
-    /// Might the file have a server, which poll(2) asks whether it is ready?
+    /// Might the file be on a server? Then poll(2) may ask the server whether the file is ready.
     #[inline]
     pub(crate) fn seems_to_have_a_server(self) -> bool {
         self.seems_seekable() && self.seems_to_sync() && !self.is_local()
@@ -239,7 +242,8 @@ impl Facts {
 
     /// Does a successful read (or write) contradict the hints, so that they are probably about
     /// another file? True if the file was not open for the transfer, or is direct and its transfers
-    /// do not sleep. O_APPEND counts, too: it is rare, and makes writes slower.
+    /// do not sleep. For a write, hints with O_APPEND count as doubtful, too: the flag is rare, and
+    /// makes writes slower.
     fn is_doubtful(self, write: bool) -> bool {
         let refused = if write { NO_WRITE | APPEND } else { NO_READ };
         self.0 & refused != 0 || self.is_direct() && !self.sleeps(write)
@@ -310,18 +314,19 @@ impl Fresh {
     }
 }
 
-/// Did a transfer of `bytes` that took `ticks` sleep in a way that a worker of its own would help?
-/// Its length counts: a copy from or to the page cache takes about a microsecond, and a quarter of
-/// a nanosecond a byte. A device takes far longer.
+/// Did a transfer of `bytes` bytes, which took `ticks`, sleep so that a worker of its own would
+/// have helped? Its length counts: a copy from or to the page cache takes about a microsecond, and
+/// a quarter of a nanosecond a byte. A device takes far longer.
 #[inline]
 fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
     let base = match (direct, write) {
-        // A transfer that takes longer than a system call has waited for a device, fast or not.
+        // A direct transfer that takes longer than a system call has waited for a device, fast or
+        // slow.
         (true, _) => SLEPT_DIRECT_US,
         (false, false) => SLEPT_READ_US,
         // Slow cached writes come in bursts, when pages are read first or being written back. They
-        // hold the file's lock meanwhile: other threads would only wait for it, too. Writes of
-        // other files wait no longer than the watchdog's tick.
+        // hold the file's lock meanwhile, so a worker would only wait for that lock. Writes of
+        // other files wait for about a tick, until the watchdog takes the baton away.
         (false, true) => TICK.as_micros() as u64,
     };
     ticks > rate * (base + bytes / COPIED_PER_US)
@@ -334,7 +339,7 @@ pub(crate) fn note_read(fd: RawFd) {
     change(fd, |word| word | READ);
 }
 
-/// Is something known about this number, but not the file system?
+/// Is something known about this number, but not whether its file system is a local one?
 pub(crate) fn is_unclassified(fd: RawFd) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);
     is_about(word, fd) && word & CLASS == 0
@@ -369,9 +374,9 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
     entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
 }
 
-/// Has a cached read (or write) lately slept, and may more sleeps change the verdict that reads (or
-/// writes) do not sleep? Then the thread that times the next call also compares its count of
-/// sleeps: a thread that was only preempted has not slept.
+/// Has a cached read (or write) lately slept, while reads (or writes) are still expected not to
+/// sleep? Then the thread that times the next call also compares its count of sleeps: a thread that
+/// was only preempted has not slept.
 #[inline]
 pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);
@@ -380,9 +385,11 @@ pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
 }
 
 /// Learns from a finished read or write; `rate` ticks are a microsecond. The score is a moving
-/// average with hysteresis: three sleeps in a row change the verdict, and fifteen transfers without
-/// one change it back. True: the kernel has to be asked again, because the number may name another
-/// file. The verdict has changed or, now and then, the hints contradict a successful transfer.
+/// average with hysteresis. After three sleeps in a row, transfers are expected to sleep
+/// ([`Facts::sleeps`]). After fifteen transfers without a sleep, they are not. True: the kernel has
+/// to be asked again, because the number may name another file. That is so if the expectation has
+/// changed. It is also so if the hints contradict a successful transfer, which is checked now and
+/// then.
 #[inline]
 #[must_use]
 pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) -> bool {
@@ -392,15 +399,15 @@ pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64
     changed || ticks.is_multiple_of(TIMED_EVERY) && doubtful()
 }
 
-/// Learns from a cached read that was tried without waiting: were its pages `present`? Trying costs
-/// little, so the verdict changes back only after about sixty reads that were present.
+/// Learns from a cached read that was tried without waiting: were its pages `present`? A try costs
+/// little. So reads are expected to sleep until about sixty in a row had their pages.
 #[inline]
 pub(crate) fn learn_tried(fd: RawFd, present: bool) {
     update_score(fd, false, |_| !present, 32);
 }
 
 /// Moves the score up if the transfer `slept`, and down by one part in `down` if not. True if that
-/// has changed the verdict.
+/// has changed whether transfers are expected to sleep.
 #[inline]
 fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) -> bool {
     let entry = entry(fd);
@@ -433,8 +440,8 @@ pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
 }
 
 /// Learns how many ticks an fsync took; `rate` ticks are a microsecond. `in_memory`: the file
-/// system keeps its files in memory only. On other file systems there may have been nothing to
-/// write, and the next fsync waits.
+/// system keeps its files in memory only. On other file systems, a quick fsync may have had nothing
+/// to write, and the next one may wait.
 #[inline]
 pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64, in_memory: impl FnOnce() -> bool) {
     let quick = ticks <= QUICK_SYNC_US * rate;

@@ -55,7 +55,8 @@ pub(crate) enum KernelScope {
     Nothing,
     /// Direct reads and writes, for which the kernel is truly asynchronous.
     Direct,
-    /// Direct transfers and small reads: an event loop hands them to a ring, and collects them.
+    /// Direct transfers and small reads: an event loop hands them to a ring, and collects their
+    /// completions.
     DirectAndReads,
     /// All reads and writes of files.
     Everything,
@@ -233,15 +234,16 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
     if scope == KernelScope::Everything || facts.sleeps(write) || driven() {
         return sleeping(sqe, write, facts, scope, ask);
     }
-    // Writes of one file wait for its lock, whatever the number of threads.
+    // Only reads are worth it: writes of one file wait for its lock, whatever the number of
+    // threads.
     let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
     (if copy { Route::Copy } else { Route::Inline }, false)
 }
 
 /// May the submitting thread hand this read (or write) to the kernel, without waiting? For a read,
-/// remembered facts decide. If they are out of date, the read still gets its answer, or EAGAIN. So
-/// does a transfer for which the kernel would have to wait. For a write the kernel is asked now:
-/// appends have to keep their order.
+/// remembered facts decide. If they are out of date, the read still gets its answer, or EAGAIN. A
+/// transfer for which the kernel would have to wait also gets EAGAIN. For a write the kernel is
+/// asked now: appends have to keep their order.
 #[inline]
 pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
     let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
@@ -270,8 +272,9 @@ fn sleeping(
     scope: KernelScope,
     ask: &mut impl Ask,
 ) -> (Route, bool) {
-    // The transfer loses its order, which appends must keep. And for a file without offsets, the
-    // kernel would wait inside its call. Hints are not enough for these decisions.
+    // The lanes chosen below do not keep the order of requests, which appends need. And for a file
+    // without offsets, the kernel would wait inside its call. Hints are not enough for these
+    // decisions.
     if write && ask.appends(sqe.fd) {
         return (Route::Ordered, false);
     }
@@ -403,7 +406,8 @@ pub(crate) fn patience(
         }
         (Route::Inline, _) => true,
         // Earlier writes may have been slow only because a preempted thread had the file's lock.
-        // The kernel's AIO executes a cached write inside io_submit(2), so a poll expects its end.
+        // With the kernel's AIO, such a write has ended when io_submit(2) returns. So a poll here
+        // waits for the write's end.
         (Route::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
             return soon(noted().is_some_and(|facts| !facts.is_direct()));
         }

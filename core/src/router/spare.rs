@@ -119,8 +119,8 @@ impl Beside {
         self.at_most > 0
     }
 
-    /// Should a worker be called now? The caller, on `cpu`, calls it, and the worker
-    /// [comes](Self::comes).
+    /// Should a worker be called now? If so, the caller, which runs on `cpu`, calls a worker, which
+    /// then [comes](Self::comes).
     pub(crate) fn is_due(&self, now: u64, cpu: impl Fn() -> usize) -> bool {
         let pauses = !self.idle.is_over(now) || !self.cpus.busy.is_over(now);
         if self.called.load(Ordering::Relaxed) != 0 || pauses {
@@ -144,12 +144,13 @@ impl Beside {
             return None;
         }
         let called = self.called.swap(0, Ordering::Relaxed);
-        // The seat is made only now: dropping a seat changes the count.
+        // The seat is made only if a worker was called, because dropping a seat decrements the
+        // count.
         (called != 0).then(|| Seat { beside: self, called })
     }
 }
 
-/// A worker that was called, and has not come, is not counted any more.
+/// A dropped context no longer counts the worker that was called and has not come.
 impl Drop for Beside {
     fn drop(&mut self) {
         if *self.called.get_mut() != 0 {

@@ -17,15 +17,15 @@ impl Spin {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// A thread has spun for up to `budget` ticks. If work has come meanwhile, it spins a little
-    /// longer next time, up to `longest`. Otherwise it spins half as long.
+    /// A thread has spun for up to `budget` ticks. If work has come meanwhile, the next thread
+    /// spins a little longer, up to `longest`. Otherwise the next thread spins half as long.
     pub(crate) fn learn(&self, budget: u64, paid: bool, longest: u64) {
         let next = if paid { (budget + budget / 4).min(longest) } else { budget / 2 };
         self.0.store(next, Ordering::Relaxed);
     }
 
-    /// A thread had to be woken that this many ticks of spinning would have kept awake: the next
-    /// thread spins at least as long.
+    /// A thread had to be woken. Had it spun for this many ticks, it would still have been awake.
+    /// So the next thread spins at least that long.
     pub(crate) fn would_have_paid(&self, ticks: u64) {
         self.0.fetch_max(ticks, Ordering::Relaxed);
     }

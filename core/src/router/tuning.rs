@@ -49,7 +49,7 @@ pub(crate) const COPIERS_MAX: usize = 4;
 // The work of a waiter.
 
 /// A waiter that has enough completions goes on until it has executed this many requests in all. It
-/// stops earlier, after a request that took this long.
+/// stops earlier, after a request that took this long (the second constant).
 pub(crate) const FAVOURS: u32 = 32;
 pub(crate) const FAVOUR_US: u64 = 10;
 /// A waiter that executes requests checks for completions of other threads once in this many
@@ -62,7 +62,8 @@ pub(crate) const ASK_US: u64 = 5;
 pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// The total time that a poll waits for requests that are known not to sleep: their threads may be
 /// preempted, on a busy machine for more than 0.1 s. A submitter that finds no free slot waits a
-/// tenth of it. Until then, other threads may take the numbers of cancelled requests out of queues.
+/// tenth of this time. Meanwhile, other threads may take the numbers of cancelled requests out of
+/// queues, and free slots.
 pub(crate) const SOON_US: u64 = 1_000_000;
 /// The total time that a poll waits for requests that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
@@ -138,8 +139,8 @@ pub(crate) const TRIED_PARTS: u32 = 8;
 
 // Eventfds.
 
-/// Before a context closes its eventfd: checks whether a thread is counting it up. Together they
-/// take some 0.1 s, a count takes a microsecond.
+/// Before a context closes its eventfd, it checks at most this often whether a thread is counting
+/// the eventfd up. All checks together take some 0.1 s, and counting takes a microsecond.
 pub(crate) const EVENTFD_TRIES: u32 = 2_000;
 
 // Handing over to the kernel.
@@ -190,8 +191,8 @@ pub(crate) const BESIDE_LOOK_US: u64 = 1;
 
 // Does the program come to wait?
 
-/// The range of a count. A wait that came adds one, and requests that no waiter came for subtract
-/// [`LYING_ABOUT`]. Above 0, the program is expected to come.
+/// The range of a count. A thread that comes to wait adds one, and requests that no waiter came for
+/// subtract [`LYING_ABOUT`]. Above 0, the program is expected to come.
 pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
 /// The amount that is subtracted when requests were found waiting, and no waiter came. A program
 /// that has always come is still expected after one such finding: its thread may only have been
@@ -220,9 +221,9 @@ pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Checks of a context with nothing to do before its watch ends.
 pub(crate) const QUIET_TICKS: u32 = 4;
-/// A context with a placement counts as starved after this many checks in a row. Each has found
-/// that its requests wait, and that every worker of its CPUs is inside a request. A slow disk
-/// completes one of 64 requests sooner.
+/// A context with a placement counts as starved after this many checks in a row. Each check has
+/// found that requests of the context wait, and that every worker of its CPUs is inside a request.
+/// A slow disk completes one of 64 requests sooner.
 pub(crate) const STARVED_TICKS: u32 = 50;
 
 // The kernel lane.
@@ -231,8 +232,8 @@ pub(crate) const STARVED_TICKS: u32 = 50;
 /// are queued. The block layer holds back all requests of a call until it has seen the last.
 pub(crate) const TOGETHER: usize = 4;
 
-/// A submitter hands over at least this many queued requests although a waiter will come, and at
-/// least as many as the kernel has. A single one is left to that waiter, which comes next.
+/// Although a waiter will come, a submitter hands queued requests over if they are at least this
+/// many, and as many as the kernel has. A single request is left to that waiter, which comes next.
 pub(crate) const EARLY: usize = 2;
 
 // Awaited files.
@@ -252,8 +253,8 @@ pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 
 // Cancelling and closing.
 
-/// A thread that cancels a request checks this many times whether another thread has made its next
-/// step with it. This is more than enough if that thread is preempted between two steps.
+/// A thread that cancels a request checks this many times whether the thread that has the request
+/// has gone on with it. Even a thread that is preempted between two steps has gone on by then.
 pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 
 /// The longest wait for one request before the process exits or executes another program. Only
@@ -271,8 +272,9 @@ pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20))
 pub(crate) const LATER: Duration = Duration::from_millis(10);
 
 /// The slice of a CPU for the thread that waits for polls of rings, in nanoseconds: the shortest
-/// that Linux gives. Woken on the CPU of a busy thread, it runs at once with it. Of 3,000 reads of
-/// a pipe through a ring whose program was busy, 30 took longer than 0.9 ms without it, one with
-/// it. Workers lose with it: fsyncs at depth 8 had 0.83 of their rate, cold reads at 32 had 0.83.
-/// The thread of timeouts gains nothing.
+/// that Linux gives. With this slice, the thread runs at once if it is woken on the CPU of a busy
+/// thread. The measurement was 3,000 reads of a pipe through a ring whose program was busy. Without
+/// the slice, 30 of them took longer than 0.9 ms, and with it one did. Workers are slower with it:
+/// fsyncs at depth 8 had 0.83 of their rate, and so had cold reads at depth 32. The thread of
+/// timeouts gains nothing.
 pub(crate) const SLICE_NS: u64 = 100_000;

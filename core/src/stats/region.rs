@@ -1,5 +1,5 @@
-//! Counters of a program in memory that `uringlet top` finds: a sealed memfd with a record, its
-//! place, for each context.
+//! Counters of a program in memory that `uringlet top` finds: a sealed memfd with a record for each
+//! context. The record is the context's *place*.
 //!
 //! The memory has no name, and is freed with the last process that has it open, however that
 //! process ends. A new context takes over a place with the counts of its earlier contexts. A
@@ -509,8 +509,8 @@ pub fn observe() -> io::Result<()> {
     observe_as(variable(STATS).as_deref(), None)
 }
 
-/// As [`observe`]. `said`: the value that the variable had when the program read it. A program that
-/// may not open the region any more counts into the one that it has joined.
+/// As [`observe`]. `said`: the value of the variable. If the program may not open that region any
+/// more, it counts into `joined`.
 pub(crate) fn observe_as(said: Option<&OsStr>, joined: Option<&'static Region>) -> io::Result<()> {
     match said {
         Some(path) if path != STATS_OWN => publish_to(Path::new(path)).or_else(|error| {

@@ -76,7 +76,8 @@ pub(crate) fn io_destroy(context: u64) -> Ret {
 /// io_submit(2).
 ///
 /// # Safety
-/// `iocbs` points to `n` pointers to iocbs, whose buffers belong to them until they complete.
+/// `iocbs` points to `n` pointers to iocbs. The buffers of each iocb belong to its request until
+/// the request completes.
 pub(crate) unsafe fn io_submit(context: u64, n: usize, iocbs: *const u64) -> Ret {
     // SAFETY: the caller's contract.
     unsafe { call!(io_submit, context, n, iocbs) }

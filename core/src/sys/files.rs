@@ -164,7 +164,7 @@ pub(crate) struct FileStat {
 /// # Errors
 /// The negative errno.
 pub(crate) fn stat(fd: RawFd) -> Result<FileStat, Ret> {
-    /// New in Linux 6.8: a mount number that is not used again, unlike the older one.
+    /// New in Linux 6.8: a mount number that is not used again, unlike that of `STATX_MNT_ID`.
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let mask = libc::STATX_TYPE | libc::STATX_SIZE | libc::STATX_INO | STATX_MNT_ID_UNIQUE;
@@ -213,8 +213,8 @@ pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
     stat(fd).ok().filter(|stat| stat.kind == libc::S_IFREG).map(|stat| stat.size)
 }
 
-/// Does the file support `RWF_NOWAIT`? Tried with a read far behind its end, which reads nothing.
-/// The kernel itself answers; network file systems and FUSE do not support the flag.
+/// Does the file support `RWF_NOWAIT`? The call tries a read far beyond the file's end, which reads
+/// nothing. The kernel itself answers; network file systems and FUSE do not support the flag.
 pub(crate) fn takes_nowait(fd: RawFd) -> bool {
     /// No file system has larger files.
     const FAR: u64 = i64::MAX as u64 - 4096;
@@ -282,8 +282,8 @@ pub(crate) fn has_offsets(fd: RawFd) -> bool {
     unsafe { call!(lseek, fd, 0, libc::SEEK_CUR) >= 0 }
 }
 
-/// A memfd_create(2) of this size, whose size nobody can change, readable by the same user only; or
-/// the negative errno.
+/// Makes a memfd of `size` bytes (memfd_create(2)). Nobody can change its size, and only the same
+/// user can open it. Returns the descriptor, or the negative errno.
 pub(crate) fn sealed_memfd(name: &std::ffi::CStr, size: usize) -> Ret {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name.

@@ -30,7 +30,7 @@ fn ends_of_eight(address: usize) -> Option<impl Iterator<Item = usize>> {
 
 /// Can eight bytes be read at `address`? The kernel is asked: futex(2) reads a word and compares it
 /// before it waits. The timeout is 0, so the call does not sleep. (Every sandbox in which threads
-/// run permits it.)
+/// run permits futex(2).)
 pub(crate) fn readable(address: usize) -> bool {
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let (unlikely, now) = (0x9e37_79b9_u32, timespec(Duration::ZERO));
@@ -49,8 +49,8 @@ pub(crate) fn writable(address: usize) -> bool {
     let add_0 = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_EQ, 0);
     let nobodys = 0_u32;
     let is_writable = |word: usize| {
-        // SAFETY: the kernel checks the address and adds 0 atomically. A thread that sleeps there
-        // and is woken for nothing has to look again anyway; nobody sleeps at the other word.
+        // SAFETY: the kernel checks the address and adds 0 atomically. It may wake a thread that
+        // sleeps there, which checks its condition again anyway. Nobody sleeps at `nobodys`.
         unsafe { call!(futex, &raw const nobodys, op, 0, 0, word, add_0) >= 0 }
     };
     ends_of_eight(address).is_some_and(|mut words| words.all(is_writable))

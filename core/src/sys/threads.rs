@@ -217,10 +217,11 @@ pub(crate) fn is_filtered() -> bool {
     unsafe { call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) as i32 > 0 }
 }
 
-/// Gives the calling thread slices of its CPU of this length, but not the threads that it starts.
-/// With shorter slices than others it has an earlier deadline, so it runs soon after it is woken.
-/// Its share of the CPU stays the same (sched_setattr(2), Linux 6.12). Earlier kernels ignore the
-/// slice. A thread of another policy than the usual one, or of a higher priority, is left alone.
+/// Gives the calling thread time slices of this length. Threads that it starts do not inherit them.
+/// With shorter slices than others, a thread has an earlier deadline, so it runs soon after it is
+/// woken. Its share of the CPU stays the same (sched_setattr(2), Linux 6.12). Earlier kernels
+/// ignore the slice. A thread of another policy than the usual one, or of a higher priority, is
+/// left alone.
 pub(crate) fn shorten_slices(nanoseconds: u64) {
     /// The threads that it starts do not inherit the slice, nor a higher priority.
     const SCHED_FLAG_RESET_ON_FORK: u64 = 1;

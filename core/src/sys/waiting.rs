@@ -109,8 +109,8 @@ pub(crate) fn epoll_del(epoll: RawFd, fd: RawFd) {
     epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
-/// Is it an epoll(7)? Only an epoll answers `ENOENT` to the removal of a file that it does not
-/// watch. `other`: such a file, which can be waited for.
+/// Is this descriptor an epoll(7)? Only an epoll answers `ENOENT` to the removal of a file that it
+/// does not watch. `other`: such a file, which can be waited for.
 pub(crate) fn is_epoll(fd: RawFd, other: RawFd) -> bool {
     epoll_ctl(fd, libc::EPOLL_CTL_DEL, other, 0, 0) == -(libc::ENOENT as Ret)
 }

@@ -76,12 +76,14 @@ unsafe impl<T> Zero for TableEntry<T> {
 }
 
 impl<T> TableEntry<T> {
-    /// The handle of the entry's value; 0 if the entry is empty.
+    /// The handle of the entry's value. Of an empty entry: 0, or a handle that leads to another
+    /// entry.
     pub(super) fn handle(&self) -> usize {
         self.handle.load(Ordering::Relaxed)
     }
 
-    /// Has the null handle, which leads here, not match this entry while it is empty.
+    /// The null handle leads to this entry. This call ensures that the handle does not match while
+    /// the entry is empty.
     pub(super) fn refuse_null(&self) {
         self.handle.store(OTHER, Ordering::Relaxed);
     }
@@ -105,21 +107,21 @@ impl<T> TableEntry<T> {
         fence: impl FnOnce(),
     ) -> Option<Pinned<'a, T>> {
         // The pin comes first, then the load. A thread that takes the value away, and checks the
-        // pins after that, either sees this pin, or its change is seen here.
+        // pins after that, either sees this pin, or this thread sees its change.
         fence();
         if self.handle.load(Ordering::SeqCst) != handle {
             return None;
         }
-        // SAFETY: made from a box by `publish`, before the handle that we have just seen (an
-        // earlier value would have been freed, and so taken, before). It is freed only after
-        // `take`, and when no pin is left.
+        // SAFETY: `publish` made the value from a box, before it stored the handle that this thread
+        // has just seen. (An earlier value was taken out and freed before that.) The value is freed
+        // only after `take`, and when no pin is left.
         let value = unsafe { &*self.value.load(Ordering::Relaxed) };
         Some(Pinned { _pin: pin, value })
     }
 
-    /// Takes the value under `handle` out: no thread finds it from now on. It has to be freed, from
-    /// its box, when no thread [uses](is_pinned) it any more. Until then the entry must not be
-    /// filled again. `None` if there is none.
+    /// Takes the value under `handle` out: no thread finds it from now on. The caller frees the
+    /// value, as a box, when no thread [uses](is_pinned) it any more. Until then the entry must not
+    /// be filled again. `None`: there is no value under `handle`.
     pub(super) fn take(&self, handle: usize) -> Option<*mut T> {
         // By the contract of `publish`, the entry is filled again only after this value was freed.
         // So this still is the value of the handle.

@@ -3,8 +3,8 @@
 //! checking all words.
 //!
 //! A reader's store and the load after it must not be reordered. A compiler fence orders them for
-//! the compiler, and membarrier(2) on the other side orders them for the CPU. If membarrier(2) is
-//! refused, readers use a full fence.
+//! the compiler. The thread that takes a value away orders them for the CPU, by membarrier(2). If
+//! membarrier(2) is refused, readers use a full fence.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -62,7 +62,8 @@ fn mine() -> Option<&'static Hazard> {
 pub extern "C" fn prepare_readers() {
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
-        // Several threads may call this at the same time, and not all may be permitted to.
+        // Several threads may call this at the same time, and a sandbox may permit only some of
+        // them.
         if sys::membarrier_register() {
             LIGHT.store(true, Ordering::SeqCst);
             FENCE.store(false, Ordering::SeqCst);
@@ -117,7 +118,8 @@ pub(super) fn free_again() -> Option<&'static AtomicUsize> {
 /// The fence between a reader's store to its word and its load from the table.
 #[inline]
 pub(super) fn light_fence() {
-    // Acquire: a reader that makes no fence sees each removal whose thread has found `LIGHT` false.
+    // Acquire: a removing thread that finds `LIGHT` false does not call membarrier(2). A reader
+    // that makes no fence sees such a removal.
     if FENCE.load(Ordering::Acquire) {
         full_fence();
     }
@@ -171,7 +173,7 @@ impl Look {
     /// Marks `handle` as in use. Does nothing for 0, or if this thread uses another handle.
     #[inline]
     pub fn at(handle: usize) -> Self {
-        // A word with the value 0 would be taken again by the next lookup.
+        // The handle 0 cannot mark a word as in use: 0 means that the word is free.
         let pin = free().filter(|_| handle != 0).map(|word| Pin::word(word, handle));
         light_fence();
         Self { _pin: pin }

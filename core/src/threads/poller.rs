@@ -30,8 +30,8 @@ const EACH: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 /// NOAPPEND, NOSIGNAL. If a stream refuses a transfer with another flag, that flag is the reason.
 const RWF_ON_STREAMS: u32 = 0x137;
 
-/// What a thread does with transfers on streams that it submits: whether it leaves them on the list
-/// for itself.
+/// Which thread tries the transfers on streams that a thread submits: the poller's thread, or the
+/// submitting thread itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untried {
     /// The poller's thread tries them.
@@ -47,18 +47,19 @@ thread_local! {
 }
 
 impl Untried {
-    /// From here on, this thread leaves transfers to itself. Returns the value for
+    /// From now on, the calling thread tries the transfers that it submits. Returns the value for
     /// [`end`](Self::end).
     pub(crate) fn begin() -> Self {
         UNTRIED.replace(Self::None)
     }
 
-    /// Ends what [`begin`](Self::begin) has begun. Have transfers been left?
+    /// Ends what [`begin`](Self::begin) has begun. Were transfers left on the list for this thread
+    /// to try?
     pub(crate) fn end(self) -> bool {
         UNTRIED.replace(self) == Self::Some
     }
 
-    /// Notes a transfer. True: it is left to this thread.
+    /// Notes a transfer. True: the calling thread will try it.
     fn note() -> bool {
         let is_left = UNTRIED.get() != Self::Never;
         if is_left {
@@ -116,8 +117,8 @@ impl PollerState {
         is_there
     }
 
-    /// Makes the thread check the lists again, if there is one. A submitter that has left requests
-    /// to itself makes it later, if it has to wait for them.
+    /// Makes the thread check the lists again, if there is one. A submitter that tries its requests
+    /// itself makes the thread later, if some requests have to wait.
     fn wake(&mut self) -> bool {
         if self.alive {
             sys::eventfd_add(self.eventfd, 1);
@@ -384,8 +385,8 @@ impl Poller {
         }
     }
 
-    /// Executes a request that was taken off the list, without waiting. True: it is on the list
-    /// again, where another thread may have taken it.
+    /// Executes a request that was taken off the list, without waiting. True: the request was put
+    /// back on the list, and another thread may have taken it since.
     fn serve(&self, waiting: PolledRequest, revents: i16, by: Executor) -> bool {
         let owner = Arc::clone(&waiting.owner);
         let board = owner.board();
@@ -411,7 +412,8 @@ impl Poller {
             return false;
         }
         let result = {
-            // A signal handler on this thread must not wait for the stream's next request.
+            // The stream's next request waits for this thread. So a signal handler that interrupts
+            // this thread must not wait for that request.
             let _count = Count::new();
             // SAFETY: as above.
             unsafe { exec::execute(&mut request, Mode::StreamNoWait) }
@@ -452,7 +454,7 @@ impl Poller {
         waiting.tried = true;
         let mut state = lock_counted(&self.state);
         // The list and `served` change in one step. A cancel that saw the request in both would
-        // take it for a later request.
+        // take the one on the list for a later request.
         state.streams.served.retain(|&served| served != (waiting.fd, waiting.events));
         request.into_index();
         waiting.begins_to_wait();

@@ -3,9 +3,9 @@
 //!
 //! A context that needs a worker is in a queue, once. A worker takes the first context, and
 //! executes one of its requests, or some cold reads. Or it executes the context's inline requests
-//! while it holds the baton, the right to do so. If the context needs more, the worker puts it back
-//! at the end. So a busy context does not delay the others. The lock covers the queue and the list
-//! of idle workers only. It is never held across a system call.
+//! while it holds the baton, the right to do so. If the context needs more, the worker puts the
+//! context back at the end. So a busy context does not delay the others. The lock covers the queue
+//! and the list of idle workers only. It is never held across a system call.
 //!
 //! A worker that is found to wait without end is released: it no longer counts, and another one may
 //! take its place. The total number has a limit of its own.
@@ -53,7 +53,7 @@ struct PoolState {
     released: usize,
     /// How often all workers were released.
     round: usize,
-    /// Turns that workers have begun.
+    /// How often workers have begun to serve a context.
     begun: usize,
     /// The value of `begun` when a context last found that no worker comes, and the time in ticks.
     looked: (usize, u64),
@@ -124,15 +124,15 @@ impl PoolState {
         entry.active.load(Ordering::Relaxed)
     }
 
-    /// Counts a turn that a worker begins. Returns the value for [`PoolState::ends`].
+    /// Counts a worker that begins to serve a context. Returns the value for [`PoolState::ends`].
     fn begins(&mut self, entry: &PoolEntry) -> (usize, usize) {
         self.begun = self.begun.wrapping_add(1);
         entry.active.store(self.active(entry) + 1, Ordering::Relaxed);
         (self.round, entry.released.load(Ordering::Relaxed))
     }
 
-    /// Counts a worker's turn as ended. A worker that was released meanwhile no longer counts as
-    /// released.
+    /// A worker has served a context, and no longer counts there. If it was released meanwhile, it
+    /// no longer counts as released.
     fn ends(&mut self, entry: &PoolEntry, begun: (usize, usize)) {
         if begun == (self.round, entry.released.load(Ordering::Relaxed)) {
             entry.active.fetch_sub(1, Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl PoolState {
     }
 
     /// No worker has come to a context for a tick: releases its workers. If there is the maximum
-    /// number of workers, and none has begun a turn for a tick, releases all workers.
+    /// number of workers, and none has begun to serve a context for a tick, releases all workers.
     fn release(&mut self, entry: &PoolEntry, now: u64) {
         self.released += self.active(entry);
         entry.active.store(0, Ordering::Relaxed);
@@ -349,8 +349,8 @@ impl WorkerPool {
         found
     }
 
-    /// Learns from a worker that is woken. If it fell asleep only a moment ago, spinning would have
-    /// been cheaper.
+    /// Learns from a worker that is woken. If the worker fell asleep only a moment ago, spinning
+    /// would have been cheaper.
     fn spin_would_have_paid(&self, parker: &Parker) {
         let slept = sys::ticks().wrapping_sub(parker.since.load(Ordering::Relaxed));
         if cpus() > 1 && slept < IDLE_SPIN_US_MAX / 2 * ticks_per_us() {
@@ -424,8 +424,8 @@ mod tests {
             turns.push((&second, state.begins(&second)));
         }
         assert_eq!(state.counted(), WORKERS_MAX);
-        // The workers of all contexts are released, but not if one begins a turn between two
-        // checks.
+        // The workers of all contexts are released, but not if one begins to serve a context
+        // between two checks.
         state.release(&third, 2 * tick);
         let ended = turns.pop().unwrap();
         state.ends(ended.0, ended.1);

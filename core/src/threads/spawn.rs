@@ -87,7 +87,8 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     let mask = sys::block_signals();
     let name = format!("uringlet-{name}");
     let thread = stacks::start(name.clone(), Box::new(body), STACK_BYTES).or_else(|body| {
-        // The program's thread-locals need more than this stack has, or no thread can be made.
+        // `start` has failed: the program's thread-locals need more than this stack has, or no
+        // thread can be made.
         let builder = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
         let whole = || {
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {

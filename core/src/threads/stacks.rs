@@ -17,7 +17,7 @@ struct Thread {
     name: CString,
     body: Option<Body>,
     stack: Mapping,
-    /// The process that has made the thread.
+    /// The generation of the process that has made the thread ([`process::enter`]).
     generation: u64,
     id: libc::pthread_t,
     next: *mut Self,
@@ -110,9 +110,9 @@ fn ended() -> Option<Mapping> {
         // SAFETY: taken from the list, and so the caller's.
         let fields = unsafe { &*at };
         let next = fields.next;
-        // In the child of a fork the thread does not exist. In this process it may be about to
-        // leave its stack.
-        // SAFETY: a thread of this process that was not joined.
+        // In the child of a fork the thread does not exist. In this process, the thread may still
+        // run on its stack, because it is about to end. SAFETY: a thread of this process that was
+        // not joined.
         let is_over = fields.generation != process::enter()
             || cfg!(miri) && unsafe { libc::pthread_join(fields.id, std::ptr::null_mut()) } == 0
             || unsafe { libc::pthread_tryjoin_np(fields.id, std::ptr::null_mut()) } == 0;

@@ -43,7 +43,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// Is there work for a worker?
     fn needs_worker(&self, work: Work) -> bool;
 
-    /// A worker's turn: it executes some of the context's requests.
+    /// A worker executes some of the context's requests, and is then free for another context.
     fn serve(&self, work: Work);
 
     /// The progress of each part.

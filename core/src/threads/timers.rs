@@ -43,8 +43,9 @@ impl Armed {
         Ok(Self { key, generation: process::generation() })
     }
 
-    /// True: `what` will not be called. False: it was called or is being called. In the child of a
-    /// fork, where the parent's deadlines do not exist: true.
+    /// True: `what` will not be called. False: `what` was called or is being called, or the
+    /// deadline was disarmed before. In the child of a fork, where the parent's deadlines do not
+    /// exist: true.
     pub fn disarm(self) -> bool {
         self.generation != process::generation()
             || Threads::of_this_process().timers.disarm(self.key)

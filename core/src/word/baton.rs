@@ -265,8 +265,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! A failure would be: two threads that both believe to hold the same turn; or the baton free,
-    //! with nothing announced, and a request left in the ring.
+    //! A failure would be: two threads that each believe that they hold the same turn; or the baton
+    //! free, with nothing announced, and a request left in the ring.
 
     use super::{Baton, Release, Turn, View};
     use crate::queue::IndexRing;

@@ -23,7 +23,7 @@ pub(crate) struct Mailbox(AtomicU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) slot: u32,
-    /// The number of the request among those of this mailbox.
+    /// The request's number in the order in which requests were put into this mailbox.
     pub(crate) number: u64,
 }
 
@@ -44,7 +44,8 @@ impl Mailbox {
     }
 
     /// Puts a slot here; `alone`: no other slot is held. Returns whether the mailbox is watched.
-    /// `None`: nothing was put. A slot is here, its number is too large, or the word has changed.
+    /// `None`: nothing was put. The mailbox has a slot, the new slot's number is too large, or
+    /// another thread has changed the word.
     #[inline]
     pub(crate) fn put(&self, slot: u32, alone: bool) -> Option<bool> {
         let now = self.0.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The number of workers that read pages on their way from the device: one, and another for each
-//! that is stuck.
+//! The number of readers: workers that execute reads whose pages are on their way from the device.
+//! There is one, and another for each that is stuck.
 
 use crate::sync::{AtomicUsize, Ordering, fence};
 

@@ -7,8 +7,8 @@
 //!
 //! A signal handler may leave the sleep by a jump (siglongjmp(3)), and then nobody gives the right
 //! up. So the word names the thread that sleeps with the right. When that thread wants the right
-//! again, it takes it from its own sleep. That sleep is over, or interrupted by the handler that
-//! asks.
+//! again, it takes the right from its own sleep. That sleep is over, or interrupted by the handler
+//! that asks.
 
 use crate::queue::Completions;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence, this_thread};
@@ -48,12 +48,13 @@ impl Reaper {
         }
         let taken =
             self.holder.compare_exchange(holder, AWAKE, Ordering::Acquire, Ordering::Relaxed);
-        // The `Reaping` is made only now, because dropping one gives up the right.
+        // The `Reaping` is made only if the exchange has succeeded, because dropping one gives up
+        // the right.
         taken.is_ok().then(|| Reaping { reaper: self, is_held: true })
     }
 
-    /// As [`Reaper::take`], for a thread that is signalled once for its completions. `None`: the
-    /// holder finds out by [`Reaper::was_wanted`].
+    /// As [`Reaper::take`], for a thread that is signalled once for its completions. `None`:
+    /// [`Reaper::was_wanted`] tells the holder that this thread wanted the right.
     pub(crate) fn take_or_be_missed(&self) -> Option<Reaping<'_>> {
         self.take().or_else(|| {
             self.wanted.store(true, Ordering::Relaxed);
@@ -82,8 +83,8 @@ impl Reaper {
         completions.has_sleepers()
     }
 
-    /// Wakes a thread that sleeps elsewhere, so that it takes the right, which was given up while
-    /// requests are in flight.
+    /// The right was given up, and requests are in flight. Wakes a thread that sleeps elsewhere, so
+    /// that it takes the right.
     pub(crate) fn pass_on(&self, completions: &Completions) {
         if Self::sees_sleepers(completions) {
             completions.wake_now();
@@ -274,8 +275,8 @@ mod loom_models {
         });
     }
 
-    /// Either the thread that leaves sees the sleeper, or the sleeper sees the free right. The
-    /// sleeper checks before or after it is registered.
+    /// Either the thread that leaves sees the sleeper, or the sleeper sees the free right.
+    /// `looks_after`: the sleeper checks after it is registered, not before.
     fn one_sees_the_other(looks_after: bool) {
         loom::model(move || {
             let (reaper, completions) = reaper_and_queue();
@@ -342,7 +343,8 @@ mod loom_models {
         what_has_completed_is_collected(true);
     }
 
-    /// Collects completions, gives the right up, and calls the loop if it has wanted the right.
+    /// Collects completions, gives the right up, and wakes the loop if the loop has wanted the
+    /// right.
     fn collect(
         right: Reaping<'_>,
         reaper: &Reaper,
@@ -358,8 +360,9 @@ mod loom_models {
     }
 
     /// The kernel completes a request, and then counts its eventfd up. That, or something else, has
-    /// woken an event loop, which collects. Before it sleeps until the eventfd is counted up, it
-    /// drains the eventfd and collects. Another thread does the same.
+    /// woken an event loop. The loop collects, drains the eventfd, and then sleeps until the
+    /// eventfd is counted up. `drains_first`: the loop drains between two collections, not after
+    /// the last. Another thread collects, too.
     fn a_loop_is_woken_for_what_is_left(drains_first: bool) {
         loom::model(move || {
             let (reaper, queue) = reaper_and_queue();
@@ -382,7 +385,8 @@ mod loom_models {
                 }
             };
             if drains_first {
-                // The loop's program has its answer, and makes its next call that waits.
+                // The program's call returns after this collection. Its next call that waits drains
+                // first.
                 collect_if_free();
                 words.1.swap(0, Ordering::AcqRel);
             }
@@ -412,7 +416,7 @@ mod loom_models {
 
     /// The kernel has completed a request, and counts the program's eventfd up. Another thread
     /// collects and posts the completion. The program sleeps on the eventfd, drains it, and reaps:
-    /// if nothing is posted, it wants to collect. `asks_first`: it does so only if the kernel has
+    /// if nothing is posted, it wants to collect. `asks_first`: it collects only if the kernel has
     /// requests.
     fn a_program_finds_what_another_thread_collects(asks_first: bool) {
         loom::model(move || {

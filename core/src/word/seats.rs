@@ -1,10 +1,11 @@
 //! Fsyncs of one descriptor that come while one is under way. They wait for it, and then one call
-//! serves all of them. Databases call it a group commit: each alone would have the device flush its
-//! cache.
+//! serves all of them. Databases call this a group commit. Executed alone, each fsync would have
+//! the device flush its cache.
 //!
-//! There are a few seats, one for each descriptor that is being synced. A seat is one word: `fd <<
-//! 33 | (newest waiting slot + 1) << 1 | TAKEN`. Waiting slots are linked. A call serves only
-//! fsyncs that came before it began: the thread at the seat takes them out of the word first.
+//! A *seat* is the place where the fsyncs of one descriptor wait; there are a few. The thread that
+//! executes the descriptor's fsyncs has the seat. A seat is one word: `fd << 33 | (newest waiting
+//! slot + 1) << 1 | TAKEN`. Waiting slots are linked. A call serves only fsyncs that came before it
+//! began: the thread that has the seat takes them out of the word first.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -23,7 +24,7 @@ pub(crate) struct Seats([AtomicU64; SEATS]);
 pub(crate) enum Arrival {
     /// The calling thread has this seat: it executes the fsync, and then the waiting ones.
     Leads(usize),
-    /// The fsync is linked to one that is under way, whose thread executes it.
+    /// The fsync waits at the seat of its descriptor. The thread that has the seat executes it.
     Waits,
     /// No seat is free: the calling thread executes this fsync only.
     Alone,
@@ -45,8 +46,8 @@ impl Seats {
 
     /// Registers an fsync of `fd`. If a seat is free, the calling thread has the seat until no
     /// fsync waits there. `link` gets the newest waiting slot, and has to make it reachable from
-    /// `slot`. `link` may be called again. After its first call, other threads may see `slot`
-    /// waiting, whatever the result.
+    /// `slot`. `link` may be called again. Once `link` was called, other threads may see `slot`
+    /// waiting, even before this function returns.
     pub(crate) fn arrive(&self, fd: i32, slot: u32, mut link: impl FnMut(Option<u32>)) -> Arrival {
         loop {
             let Err(free) = self.join(fd, slot, &mut link) else { return Arrival::Waits };

@@ -49,8 +49,8 @@ fn in_company(bad: Sqe) -> i32 {
     results[&99]
 }
 
-/// Returns a closed number that was a pipe's and a file's descriptor, and was used as both. The
-/// number is high, so that no other thread of this program gets it meanwhile.
+/// Returns the number of a closed descriptor. Before, it named a pipe and then a file, and requests
+/// used both. The number is high, so that no other thread of this program gets it meanwhile.
 fn closed_descriptor(number: RawFd) -> RawFd {
     let (reader, _writer) = std::io::pipe().unwrap();
     let file = file_with(b"content");

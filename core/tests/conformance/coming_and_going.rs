@@ -172,7 +172,7 @@ fn ten_thousand_contexts_leave_nothing_behind() {
         let counts = || (entries_of("/proc/self/fd"), entries_of("/proc/self/task"));
         let (descriptors, threads) = counts();
         // 10,000 leaked contexts would take at least 50 MB, in each round. Without a leak a round
-        // may need memory, too: the allocator keeps a varying amount, and a thread without a CPU
+        // may need memory, too. The allocator keeps a varying amount, and a thread without a CPU
         // may hold many contexts for a while. So one round with little growth is enough.
         let grown = (0..5).map(|_| {
             let bytes = resident();

@@ -1,5 +1,5 @@
-//! The common part of the integration tests: bounded waits, a scratch folder, helper processes, the
-//! library's threads.
+//! The common part of the integration tests: bounded waits, files, helper processes, the library's
+//! threads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, OsString};
@@ -19,8 +19,8 @@ use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 /// A time limit that only a hang exceeds: nothing else in these tests takes this long.
 pub const LONG: Duration = Duration::from_secs(if cfg!(miri) { 1_000 } else { 30 });
 
-/// The variable with the engine of all contexts here: a name that [`EngineKind`] knows, `faulty`,
-/// or `faulty:` and the name of the engine to which faults are added.
+/// The variable with the engine of all contexts here. Its value is a name that [`EngineKind`]
+/// knows, `faulty`, or `faulty:` and the name of the engine to which faults are added.
 pub const ENGINE: &str = "URINGLET_TEST_ENGINE";
 
 /// The value of [`ENGINE`]; `auto` by default.
@@ -152,7 +152,7 @@ pub fn excepted<F: FnOnce()>(_: F) -> bool {
     exception.inspect(|(.., reason)| skip(reason)).is_some()
 }
 
-/// Ends the process if the test has not ended in time: a hang is a failure, also inside `destroy`.
+/// Aborts the process if the test has not ended in time. So a hang fails, also inside of `destroy`.
 pub struct Bounded(#[expect(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
 
 pub fn bounded(limit: Duration) -> Bounded {
@@ -167,7 +167,7 @@ pub fn bounded(limit: Duration) -> Bounded {
     Bounded(sender)
 }
 
-/// Repeats the check until it is true. False if it is not within [`LONG`].
+/// Repeats the check until it is true. Returns false if the check is not true within [`LONG`].
 pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !is_so() {
@@ -179,8 +179,8 @@ pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Pushes an entry. The caller keeps its memory valid as [`Context::push`] requires: in these tests
-/// all buffers outlive their completions or the context.
+/// Pushes an entry. The caller keeps the entry's memory valid as [`Context::push`] requires. In
+/// these tests, all buffers outlive their completions or the context.
 #[track_caller]
 pub fn push(context: &mut Context, sqe: Sqe) {
     // SAFETY: the buffers live as the comment above says. The kernel refuses unmapped addresses.
@@ -310,13 +310,14 @@ pub fn test_making<F: FnOnce()>(_: F) -> &'static str {
     test_of::<F>()
 }
 
-/// Runs `body` in a process of its own: this binary once more, with this one test, which ends in
-/// that process after `body`. Threads, limits and forks of that process affect no other test.
+/// Runs `body` in a process of its own. The process is this binary once more, with this test only.
+/// There, the test calls `isolated` again, which calls `body`. Threads, limits and forks of that
+/// process affect no other test.
 #[track_caller]
 pub fn isolated<F: FnOnce()>(body: F) {
     let test = test_of::<F>();
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
-        // SAFETY: no handler is installed: the signal ends a helper that hangs.
+        // SAFETY: passes a number. No handler is installed, so the signal ends a helper that hangs.
         unsafe { libc::alarm(300) };
         return body();
     }

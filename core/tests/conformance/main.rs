@@ -2,8 +2,8 @@
 //! `common::context` or `common::builder` makes every context here. `matrix.rs` runs the suite for
 //! all engines, in sandboxes too.
 //!
-//! [`EXCEPTIONS`] lists tests that mean nothing on an engine, with the reason; there they are
-//! skipped, with a message.
+//! [`EXCEPTIONS`] lists tests that mean nothing on an engine, with the reason. On that engine they
+//! are skipped, with a message.
 #![allow(unsafe_code)]
 
 mod common;

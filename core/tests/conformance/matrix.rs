@@ -1,5 +1,5 @@
-//! The suite for every engine in every sandbox. Each pair of these (a cell) has a process of its
-//! own.
+//! The suite for every engine in every sandbox. Each pair of an engine and a sandbox, a cell, has a
+//! process of its own.
 //!
 //! By default, the cells are every engine without a sandbox, `auto` in every sandbox, and each pair
 //! whose sandbox refuses the engine. With `URINGLET_TEST_MATRIX=full` they are all pairs
@@ -110,7 +110,7 @@ impl Sandbox {
         self.denials.iter().map(|&(calls, errno)| refusing(calls, errno)).collect()
     }
 
-    /// Has the command run in the sandbox.
+    /// Makes the command run in the sandbox.
     fn enclose(&self, command: &mut Command) {
         let programs = self.programs();
         let install = move || {
@@ -118,8 +118,8 @@ impl Sandbox {
             // Sets no_new_privs first, so that no rights are needed.
             programs.iter().try_for_each(|one| seccompiler::apply_filter(one).map_err(refused))
         };
-        // SAFETY: between fork and exec it makes two system calls per program, and allocates
-        // nothing.
+        // SAFETY: between fork and exec the closure makes two system calls per program, and
+        // allocates nothing.
         unsafe { command.pre_exec(install) };
     }
 }

@@ -256,7 +256,7 @@ fn what_has_no_flags_needs_no_preadv2() {
         let file = file_with(&content);
         let fd = file.as_raw_fd();
         let mut buf = vec![0; 4096];
-        // The reads wait for the device, which the engine learns within fewer rounds than these.
+        // The reads wait for the device. The engine learns this before the last of these rounds.
         for round in 0..20 {
             file.sync_all().unwrap();
             // SAFETY: a call on a descriptor.
@@ -422,8 +422,8 @@ fn close_closes_the_descriptor_and_only_once() {
     assert_eq!(run(&mut context, Sqe::fsync(file.as_raw_fd())), 0, "the original is open");
 }
 
-/// Closing another descriptor of the file later would release a POSIX lock that the program has
-/// taken meanwhile.
+/// The engine must not keep another descriptor of the file. Closing it later would release a POSIX
+/// lock that the program has taken meanwhile.
 #[test]
 fn a_file_has_no_other_descriptor_when_its_request_is_reaped() {
     let folder = tempfile::tempdir().unwrap();
@@ -461,8 +461,8 @@ fn poll_add_waits_for_its_event_and_gives_the_mask() {
     assert_eq!(results[&1], i32::from(input));
     drop(writer);
     let both = i32::from(libc::POLLIN | libc::POLLHUP);
-    // The child that another test has just forked has the other end, too, until it runs its
-    // program.
+    // Another test may have just forked a child. The child has the pipe's writer, too, until it
+    // executes its program.
     assert!(wait_until(|| {
         let found = run(&mut context, Sqe::poll_add(reader.as_raw_fd(), input));
         assert!(found == both || found == i32::from(input), "{found}");

@@ -139,11 +139,11 @@ impl Side {
                 bytes = std::fs::read(self.folder.join("file")).expect("the file");
             }
             Kind::PipeToWrite(_) | Kind::Socket => {
-                // This closes the only writer.
+                // The number is the only writer: after its close, a read meets the end of the data.
                 // SAFETY: the number is this test's.
                 unsafe { libc::close(self.number) };
                 let other = self.other.as_mut().expect("an end");
-                // Unread data of a socket is an error for its peer's later reads.
+                // If a socket is closed with unread data, a later read of its peer fails.
                 let _ = other.read_to_end(&mut bytes);
             }
             Kind::PipeToRead(_) | Kind::Fifo | Kind::Eventfd => {

@@ -59,8 +59,8 @@ struct Station {
     readers: Vec<u32>,
     writing: Vec<bool>,
     doing: Vec<(u64, Doing)>,
-    /// Each buffer is in a box of its own: borrowing one does not borrow a buffer that a request
-    /// uses.
+    /// Each buffer is in a box of its own. So borrowing one buffer does not borrow another one that
+    /// a request uses.
     #[expect(clippy::vec_box, reason = "a box is not borrowed with the vector")]
     buffers: Vec<Box<[u8; REGION]>>,
     /// Requests whose cancel succeeded and which have no completion yet.
@@ -237,7 +237,7 @@ fn transferred(result: i32) -> usize {
 }
 
 fn limit() -> Duration {
-    // A request takes a tenth of 10 µs on a slow machine.
+    // On a slow machine, a request takes a tenth of these 10 µs.
     LONG * 8 + Duration::from_micros(10 * requests())
 }
 

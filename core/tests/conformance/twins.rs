@@ -296,7 +296,7 @@ impl Program {
     /// Destroys the context with requests in flight.
     fn destroy(mut self) -> (File, File) {
         self.over = true;
-        // Entries that were only pushed, the newest, are dropped.
+        // The newest entries may be pushed and not submitted. The destroy drops these.
         let submitted = self.next - self.context.pushed() as u64;
         let rest = Context::new(1).unwrap();
         let context = std::mem::replace(&mut self.context, rest);

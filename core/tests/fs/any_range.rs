@@ -9,7 +9,7 @@ use uringlet::fs::{BufResult, Coalesce, Direct, File, Fs};
 use crate::executors::Executor;
 use crate::skipped;
 
-/// A direct file of this name; `None`, with a message, without direct I/O.
+/// A direct file of this name. `None`, with a message, if the file system has no direct I/O.
 fn direct(path: &Path, test: &str) -> Option<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(true).direct(Direct::Require);
@@ -194,7 +194,7 @@ fn a_range_that_cannot_be_written_says_why_and_gives_the_buffer_back() {
     assert_eq!(std::fs::read(&path).unwrap().len(), 5007);
 }
 
-/// The flags of the process's descriptors of a file (proc_pid_fdinfo(5)).
+/// The flags of the process's descriptors of a file (proc_pid_fd(5), fcntl(2)).
 fn flags_of(path: &Path) -> Vec<i32> {
     let mut flags = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -228,8 +228,8 @@ fn ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so() {
     }
 }
 
-/// Does a process or another open file have a lock (fcntl(2)) on the file's first byte? With `set`,
-/// which is a command of fcntl(2), takes the lock, and returns true.
+/// Does a process or another open file have a lock (fcntl(2)) on the file's first byte? If `set` is
+/// given, a command of fcntl(2), this function takes the lock with it and returns true.
 fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
     use std::os::fd::AsRawFd as _;
     // SAFETY: all fields are integers, which may be zero.

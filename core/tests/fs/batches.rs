@@ -105,7 +105,7 @@ fn open_at_a_time(watch: std::fs::File) -> i32 {
 }
 
 /// Writes to a FIFO. The open, for writing alone, fails until a reader opens the FIFO, so this
-/// repeats it.
+/// function repeats the open.
 fn write_to_waiting_reader(fifo: &std::path::Path) {
     use std::os::unix::fs::OpenOptionsExt as _;
 
@@ -120,8 +120,8 @@ fn write_to_waiting_reader(fifo: &std::path::Path) {
     }
 }
 
-/// The batch runs in a child process, because the limit is the process's. One worker reads FIFOs,
-/// which makes it open the next files ahead.
+/// The batch runs in a child process, because the limit is the process's. The only worker sleeps in
+/// its reads of FIFOs, and therefore begins to open the next files ahead.
 #[test]
 fn files_that_are_opened_ahead_leave_half_of_the_descriptors_to_others() {
     use std::os::fd::{AsRawFd as _, FromRawFd as _};

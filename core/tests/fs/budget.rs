@@ -1,8 +1,8 @@
 //! Every future of the module lets other tasks run now and then, even if it is always ready. Each
 //! thread has a budget of results, after which a future is pending once.
 //!
-//! The futures are found in the sources: a new one without a budget, or without a loop here, fails
-//! the test.
+//! The test finds the futures in the sources. A new future without a budget, or without a loop
+//! here, fails the test.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -55,8 +55,8 @@ impl Wake for Woken {
     }
 }
 
-/// Calls `poll` until it returns pending and has woken its task on this thread: the future was
-/// deferred. False: a thousand futures were ready before.
+/// Calls `poll` until it returns pending and has woken its task on this thread. Then the future has
+/// let others run. False: `poll` has returned ready a thousand times before.
 fn lets_others_run<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> bool {
     let (here, any) = (AtomicUsize::new(0), AtomicBool::new(false));
     let woken = Arc::new(Woken { task: thread::current(), here, any });
@@ -175,7 +175,7 @@ fn a_loop_over_the_results_of_a_batch_lets_others_run() {
             Poll::Ready(None) => break,
             Poll::Pending => at_once = 0,
         }
-        // A result that was waited for does not count in the budget: other tasks have run before.
+        // The first result after a wait does not count in the budget: other tasks have run before.
         assert!(at_once <= 1 + 128, "never lets others run");
     }
 }

@@ -10,7 +10,8 @@ use uringlet::fs::{Cursor, File, Fs, FsBuilder};
 use crate::executors::Executor;
 use crate::file_of;
 
-/// A cursor on a file whose operations go to the engine, if `is_handed_over`.
+/// A cursor on a file. With `is_handed_over`, the engine executes its operations, and the polling
+/// thread does not try them first.
 fn cursor(path: &std::path::Path, capacity: usize, is_handed_over: bool) -> Cursor {
     let inline_max = if is_handed_over { 0 } else { 64 << 10 };
     cursor_of(path, capacity, Fs::builder().inline_max(inline_max))

@@ -78,7 +78,7 @@ fn what_is_begun_too_late_is_not_begun() {
     assert!(!path.exists());
 }
 
-/// The first read is in the engine; the second one is queued.
+/// The first read is in the engine; the second one is queued, because `in_flight` is 1.
 #[test]
 fn what_stands_in_line_is_left_undone_and_the_task_is_woken_once() {
     let (reader, mut writer) = pipe();

@@ -18,7 +18,7 @@ fn runtimes() -> [Runtime; 2] {
     [Builder::new_current_thread(), threads].map(|mut one| one.enable_all().build().unwrap())
 }
 
-/// An `Fs` that can be driven here, or `None` with a message.
+/// An `Fs` that the runtime drives. `None`, with a message, if io_uring is refused here.
 fn driven(name: &str, runtime: &Runtime) -> Option<Fs> {
     let fs = Fs::builder().build().unwrap();
     let is_driven = runtime.block_on(async { fs.drive_on_tokio() });

@@ -39,7 +39,8 @@ impl Executor {
             }
             Self::Smol => {
                 let task = smol::spawn(AssertUnwindSafe(future).catch_unwind());
-                // smol's thread may print a panic where another test's output is captured.
+                // smol's thread may print a panic into the captured output of another test. So this
+                // thread panics with the same text.
                 smol::block_on(task).unwrap_or_else(|panic| {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     panic!("in a task: {}", text.or(panic.downcast_ref().copied()).unwrap_or("?"))

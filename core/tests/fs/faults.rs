@@ -1,4 +1,4 @@
-//! Errors: full disks, short transfers, truncated files, wakers and buffers that panic.
+//! Errors: full disks, short transfers, truncated files, wakers that panic.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -55,7 +55,7 @@ fn a_small_file_system_that_is_full_says_how_much_it_took_and_then_that() {
                 done(libc::mount(tmpfs, place.as_ptr(), tmpfs, 0, data))
             }
         };
-        // SAFETY: the child makes system calls only before it becomes another program.
+        // SAFETY: between fork and exec, the child only makes system calls.
         unsafe { command.pre_exec(mount) };
         match command.status() {
             Ok(status) => assert!(status.success()),
@@ -209,7 +209,7 @@ struct Meddler {
 
 impl Wake for Meddler {
     fn wake(self: Arc<Self>) {
-        // With a lock held, these calls would deadlock.
+        // If the library called wakers with a lock held, these calls would deadlock.
         self.fs.in_flight();
         drop(self.file.read_at(vec![0u8; 10], 0).forced_async().submit());
         self.woken.fetch_add(1, Ordering::SeqCst);
@@ -242,8 +242,8 @@ fn wakers_are_called_under_no_lock_once_the_state_is_final() {
         assert_eq!(output.unwrap().1, data);
         assert!(meddler.woken.load(Ordering::SeqCst) <= 1);
     };
-    // Once a thread's budget is used up, a read is deferred, and wakes its task for that. So each
-    // thread makes few reads.
+    // Once a thread's budget is used up, a poll defers its read: it wakes the task, although the
+    // read is not ready. So each thread makes few reads.
     for _ in 0..20 {
         std::thread::scope(|scope| drop(scope.spawn(|| (0..10).for_each(|_| once()))));
     }
@@ -312,7 +312,8 @@ fn a_runtime_is_shut_down_with_requests_in_flight() {
         drop(runtime);
         assert_eq!(Arc::strong_count(&kept), 1, "every task is gone");
     }
-    // Reads that were not cancelled in time end with the pipe, and return the file.
+    // When the pipe's writer is closed, the reads that were not cancelled in time end, and release
+    // the file.
     drop(writer);
     let mut file = file;
     while let Err(still) = file.into_std() {

@@ -1,4 +1,5 @@
-//! In the child of a fork(2), all operations of the parent fail, and nothing hangs.
+//! In the child of a fork(2), operations on the parent's files fail, unless they have ended before
+//! the fork. Nothing hangs.
 #![allow(unsafe_code, clippy::single_range_in_vec_init)]
 
 use std::future::Future;
@@ -10,8 +11,8 @@ use uringlet::fs::{BufResult, Coalesce, File};
 
 use crate::{file_of, pipe};
 
-/// Runs `child` in a child process that ends after 30 seconds in any case, and returns its exit
-/// status.
+/// Runs `child` in a child process, and returns its exit status. A signal ends the child process
+/// after 30 seconds at the latest.
 pub(crate) fn in_child(child: impl FnOnce() -> Option<i32>) -> i32 {
     // SAFETY: the child makes only calls that glibc allows after a fork, and does not unwind.
     let pid = unsafe { libc::fork() };
@@ -80,7 +81,7 @@ fn in_a_child_operations_fail_with_their_buffers_and_nothing_hangs() {
         if !is_invalid(&lazy.wait()) || !is_invalid(&file.write_at([1], 0).wait()) {
             return Some(5);
         }
-        // Files that the child opens are its own.
+        // Operations on files that the child opens succeed.
         let Ok(own) = File::open(&path).wait() else { return Some(6) };
         let BufResult(result, buffer) = own.read_at(vec![0u8; 100], 0).forced_async().wait();
         if result.is_err() || buffer != data[..100] {

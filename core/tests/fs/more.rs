@@ -1,4 +1,4 @@
-//! Pools of buffers, and ranges.
+//! Pools of buffers, ranges, and transfers that are too large for one call or for the memory.
 #![allow(clippy::single_range_in_vec_init, unsafe_code)]
 
 use std::future::Future as _;
@@ -41,7 +41,7 @@ fn a_pool_lends_so_many_buffers_in_order_and_gets_them_back() {
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
     assert!(pool.try_take().is_none(), "it is the first one's who waits");
     assert!(Pin::new(&mut waiting[1]).poll(&mut context).is_pending());
-    // The first future has got the buffer. It is dropped, and the next one gets the buffer.
+    // The first future has the buffer. When this future is dropped, the next one gets the buffer.
     drop(waiting.remove(0));
     let Poll::Ready(mut third) = Pin::new(&mut waiting[0]).poll(&mut context) else { panic!() };
     third.resize(10);
@@ -60,7 +60,7 @@ fn a_pools_buffers_come_back_from_requests_that_were_dropped() {
         drop(stream.read_at(pool.try_take().unwrap(), 0).on(&fs).submit());
     }
     drop(writer);
-    // A dropped read that had begun ends when the pipe's writer is closed.
+    // A dropped read that had begun ends, and returns its buffer, when the pipe's writer is closed.
     let taken: Vec<_> = (0..4).map(|_| pollster::block_on(pool.take())).collect();
     assert!(pool.try_take().is_none());
     drop(taken);

@@ -88,8 +88,8 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
 #[test]
 fn an_open_of_a_fifo_ends_when_it_is_given_up_or_when_its_other_side_comes() {
     let folder = tempfile::tempdir().unwrap();
-    // A cancelled open may still be the other side of its FIFO for a moment, so each open has a
-    // new FIFO.
+    // A cancelled open may still be the other side of its FIFO for a moment, so each part of the
+    // test has a new FIFO.
     let new_fifo = |name: String| {
         let fifo = folder.path().join(name);
         make_fifo(&fifo);
@@ -136,7 +136,7 @@ fn a_file_is_drained_when_its_operations_are_over_however_they_ended() {
             }
             file.drain(LONG).await.unwrap();
             let kept = file.write_at(vec![7; 10], 0).submit();
-            // That operation has ended, though nobody has taken its result.
+            // The drain waits until this write has ended. Its result need not be taken.
             file.drain(LONG).await.unwrap();
             drop(alive);
             assert_eq!(kept.await.unwrap().0, 10);
@@ -165,7 +165,7 @@ fn what_never_ends_is_waited_for_only_so_long() {
         executor.run(async move {
             let error = file.drain(short).await.unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-            // Another file of the same `Fs` does not wait for that operation.
+            // The drain of another file of the same `Fs` does not wait for the read of the pipe.
             regular.drain(LONG).await.unwrap();
             fs.drain().timeout(LONG).await.unwrap();
         });
@@ -178,7 +178,7 @@ fn what_never_ends_is_waited_for_only_so_long() {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ESHUTDOWN));
         assert_eq!(buffer, [0; 10]);
     }
-    // Operations that had begun end, and nothing else happens.
+    // The read that had begun still ends when the pipe's writer is closed.
     drop(writer);
     fs.shutdown(LONG).wait().unwrap();
     assert_eq!(read.wait().unwrap().0, 0);
@@ -217,7 +217,7 @@ fn a_detached_operation_counts_once_whenever_it_ends() {
     fs.shutdown(LONG).wait().unwrap();
 }
 
-/// The engine injects faults, and operations end in every way.
+/// The engine delays requests at random, and operations end in every way.
 #[cfg(feature = "faulty")]
 #[test]
 fn a_shutdown_ends_after_a_storm_with_faults() {
@@ -236,7 +236,7 @@ fn a_shutdown_ends_after_a_storm_with_faults() {
         assert_eq!(alive.count(), 0, "seed {seed}");
         let mut file = file;
         while let Err(still) = file.into_std() {
-            // A thread that has ended an operation is about to drop it.
+            // A thread that has ended an operation may still hold the file for a moment.
             file = still;
             std::thread::yield_now();
         }

@@ -18,7 +18,7 @@ use crate::skipped;
 mod wire;
 use wire::*;
 
-/// The maximum number of bytes of one write request: small, so that a file takes several writes.
+/// The maximum number of bytes of one write request: small, so that `content(5000)` takes two.
 const WRITE_MAX: u32 = 4096;
 
 type Bytes = Arc<Vec<u8>>;
@@ -70,7 +70,7 @@ impl Folder {
         .map(|(what, names, data)| (what, self.crashed(names, data)))
     }
 
-    /// Adds the crashes that would leave a forbidden state now to `faults`.
+    /// Adds to `faults` each crash that would leave a forbidden state now.
     fn look(&mut self, opcode: u32) {
         if self.legal.is_empty() {
             return;
@@ -184,7 +184,7 @@ fn names(bytes: &[u8]) -> (&[u8], &[u8]) {
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// The server of the file system, until it is dropped.
+/// The file system's server, which ends when this value is dropped.
 struct Disk {
     folder: Arc<Mutex<Folder>>,
     path: PathBuf,
@@ -314,8 +314,7 @@ fn whatever_a_power_cut_leaves_of_a_replacement_that_is_given_up_is_old_or_new()
                 let (old, new) = (disk.settled("before"), content(number));
                 disk.allow([&old, &new]);
                 let replace = fs::replace(disk.file(), new.clone()).on(&own).submit();
-                // The replacement is dropped or cancelled at another moment each time, counted in
-                // requests to the file system.
+                // The replacement is dropped or cancelled after 0 to 9 calls to the file system.
                 for _ in 0..number % 10 {
                     std::fs::metadata(disk.file()).unwrap();
                 }
@@ -364,7 +363,7 @@ fn a_replacement_that_the_file_system_refuses_leaves_the_old_file_alone() {
         assert_eq!(replace(1), Err(errno), "{opcode}");
         assert!(disk.settled(&opcode.to_string()) == content(0), "{opcode}");
     }
-    // If only the folder's fsync fails, the file is replaced, but a crash may undo that.
+    // If only the folder's fsync fails, the file is replaced, but a crash may restore the old one.
     disk.refuse(FSYNCDIR, libc::EIO);
     assert_eq!(replace(1), Err(libc::EIO));
     assert!(std::fs::read(disk.file()).unwrap() == content(1));
@@ -399,7 +398,8 @@ fn a_replacement_that_leaves_out_a_step_is_found_by_a_power_cut() {
     let rename = |path: &Path| std::fs::rename(&staged, path);
     // A crash may leave a part of a file that is written in place.
     assert!(found(&|path| write(path)?.sync_all().and_then(|()| sync_folder())).0);
-    // The file is lost without its fsync, with a late fsync, or without the folder's fsync.
+    // Without the file's fsync, or with a late one, a crash may leave an empty file. Without the
+    // folder's fsync, a crash may restore the old file.
     assert!(
         found(&|path| write(&staged).and_then(|_| rename(path)).and_then(|()| sync_folder())).0
     );

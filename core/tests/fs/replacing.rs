@@ -1,4 +1,5 @@
-//! Files that are replaced: the old or the new content, and no file beside it.
+//! Files that are replaced have the old or the new content. Only a killed writer leaves a temporary
+//! file beside them.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -130,7 +131,7 @@ fn a_file_has_its_old_or_its_new_content_when_its_writer_is_killed() {
             .unwrap();
         let lines = io::BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.map_while(Result::ok).any(|line| line == "ready"));
-        // The kill comes at another moment each time, counted in reads of the file.
+        // These reads delay the kill, so that it comes at another moment each time.
         for _ in 0..kill % 20 {
             let now = std::fs::read(&path).unwrap();
             assert!(now.len() == 100_000 && now.iter().all(|&byte| byte == now[0]), "{kill}");

@@ -25,8 +25,8 @@ impl Alive {
     }
 }
 
-/// A buffer that is counted, and filled with a pattern when it is dropped. A request that still
-/// used it would be found, and the address sanitizer would see it.
+/// A buffer that is counted, and filled with a pattern when it is dropped. If a request still used
+/// the memory, the address sanitizer would report the request.
 struct Counted {
     bytes: Box<[u8]>,
     alive: Alive,
@@ -128,8 +128,8 @@ pub(crate) async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Al
         5 => check(read.cancel().await),
         6 => check(read.submit().cancel().await),
         7 => read.detach(),
-        // The time is over before the read ends, after it, or at the same moment. A late read is
-        // dropped, or awaited after all.
+        // The time limit expires before the read ends, afterwards, or at the same moment. A late
+        // read is dropped, or awaited after all.
         8 | 9 => {
             let time = Duration::from_micros(number as u64 / 11 % 50);
             match read.timeout(time).await {
@@ -155,8 +155,8 @@ fn run(executor: Executor, fs: &Fs, operations: usize) {
             futures::future::join_all(these).await;
         }
     });
-    // Dropped operations end by themselves; the file returns with the last request, and nothing
-    // leaks.
+    // Dropped operations end by themselves. The last request to end releases the file, and no
+    // buffer leaks.
     let mut file = file;
     while let Err(still) = file.into_std() {
         file = still;

@@ -10,7 +10,8 @@ pub(crate) enum Command {
     Readable,
     /// Bytes that are yet to be sent.
     Unsent,
-    /// Reads an option: its value's address, and the length or room of the value.
+    /// Reads an option. The fields are its level and name, the address for the value, and the room
+    /// there.
     GetOption([i32; 2], u64, u32),
     SetOption([i32; 2], u64, u32),
     /// A command that is not served.

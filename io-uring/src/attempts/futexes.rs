@@ -1,7 +1,8 @@
 //! FUTEX_WAIT, FUTEX_WAITV and FUTEX_WAKE.
 //!
-//! A thread waits for the words of the program and for two words of the request. A wake of `bell`
-//! ends the wait. Once the kernel has a waiter on `place`, the thread sleeps and can be woken.
+//! A thread waits for the words of the program and for two words of the request, `bell` and
+//! `place`. To end the wait, a thread changes and wakes `bell`. The kernel registers the waiter on
+//! `place` last. From then on, a wake of any word reaches the waiting thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

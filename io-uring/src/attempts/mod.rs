@@ -36,7 +36,7 @@ pub(crate) trait Attempt: fmt::Debug + Send + Sync {
         0
     }
 
-    /// Does the kernel look at the rights of the thread that calls it?
+    /// Does the kernel check the rights of the calling thread?
     fn is_judged(&self) -> bool {
         false
     }

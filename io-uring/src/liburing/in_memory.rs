@@ -1,4 +1,4 @@
-//! Rings in memory of the program's (NO_MMAP).
+//! Rings in the program's memory (NO_MMAP).
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use super::{APP_MEM, REG_REG_RING, REG_RING, RingAt, address};
 use crate::abi::{Params, Uring, setup};
 use crate::sys;
 
-/// The bytes of the two rings together and of the entries, in whole pages.
+/// The size in bytes of both rings together, and of the entries, each rounded up to whole pages.
 pub(super) fn sizes(flags: u32, sq: u32, cq: u32) -> [usize; 2] {
     let page = |bytes: usize| bytes.next_multiple_of(4096);
     let wide = usize::from(flags & setup::SQE128 != 0);

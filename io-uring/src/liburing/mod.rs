@@ -49,7 +49,7 @@ unsafe fn word<'a>(at: *mut u32) -> &'a AtomicU32 {
 #[repr(transparent)]
 pub struct RingAt(*mut Uring);
 
-/// The address of memory for a call, which makes a pointer of it again.
+/// The address of memory, for a call that makes a pointer of the address again.
 fn address<T>(of: *const T) -> usize {
     of.expose_provenance()
 }
@@ -139,7 +139,7 @@ impl RingAt {
         first
     }
 
-    /// Passes up to `count` completions and their numbers. Returns how many there are.
+    /// Passes up to `count` completions to `take`, numbered from 0. Returns how many it has passed.
     unsafe fn peek_some(self, count: u32, mut take: impl FnMut(u32, *mut Cqe)) -> u32 {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
@@ -150,7 +150,8 @@ impl RingAt {
                 let cqe = self.cqe(head.wrapping_add(at));
                 let flags = if is_mixed { (*cqe).flags } else { 0 };
                 if flags & CQE_SKIP != 0 {
-                    // The program marks completions only as seen: this place goes when it is first.
+                    // The program marks only completions as seen, so this place is marked here.
+                    // That has to wait while a completion is in front of it.
                     if taken > 0 {
                         break;
                     }

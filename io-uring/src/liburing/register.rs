@@ -75,7 +75,7 @@ pub unsafe extern "C" fn _io_uring_set_iowait(ring: RingAt, counts: bool) -> c_i
     0
 }
 
-/// Copies buffers of another ring. Both rings may be registered.
+/// Copies buffers of another ring. The descriptors of both rings may be registered ones.
 ///
 /// # Safety
 /// As io_uring_clone_buffers(3).

@@ -246,7 +246,8 @@ unsafe fn map_again(ring: RingAt, params: *const Params) -> c_int {
         }
         let sq = &raw mut (*new).sq;
         ((*sq).sqe_head, (*sq).sqe_tail) = ((*old_sq).sqe_head, (*old_sq).sqe_tail);
-        // The sizes in the ring's memory may be overwritten by others who map it.
+        // The number comes from the parameters: others who map the ring's memory may overwrite it
+        // there.
         let entries = if (*sq).array.is_null() { 0 } else { (*params).sq_entries };
         for index in 0..entries {
             word((*sq).array.add(index as usize)).store(index, Ordering::Relaxed);

@@ -184,7 +184,7 @@ fn completions_of_mixed_sizes_are_counted_by_their_places() {
     // SAFETY: a word of the ring's.
     let head = unsafe { word((*ring.0).cq.khead) };
     assert_eq!(head.load(Ordering::Relaxed), 1);
-    // Behind a completion, it ends the batch.
+    // Behind a completion, a place that is no completion ends the batch.
     // SAFETY: the places of completions.
     unsafe { ((*ring.cqe(1)).flags, (*ring.cqe(2)).flags) = (0, CQE_SKIP) };
     assert_eq!(found(), [1]);

@@ -21,7 +21,7 @@ unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
         let mut flags = wait.flags;
         // SAFETY: the callers' contract.
         let cqe = unsafe { ring.peek() };
-        // A completion that comes after the look for one is left to the next round.
+        // If `peek` has found no completion, one that comes now is left to the next round.
         // SAFETY: as above.
         let ready = if cqe.is_null() { 0 } else { unsafe { ring.ready() } };
         let mut error = 0;

@@ -1,4 +1,4 @@
-//! Entries of operations that few programs use: their plans, and what is tried.
+//! Plans entries of operations that few programs use, and makes their [`Attempt`]s.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn command(fields: &Fields) -> Made {
     )
 }
 
-/// Flags of a word: of 32 bits (`FUTEX2_SIZE_U32`), and of this process alone.
+/// Flags of a futex: its word has 32 bits (`FUTEX2_SIZE_U32`); only this process uses it.
 const SIZE_32: u32 = 2;
 const PRIVATE: u32 = 128;
 const ANYBODY: u64 = u32::MAX as u64;
@@ -66,8 +66,8 @@ fn wake(fields: &Fields) -> Made {
     made(fields, FutexWake { word, count, mask, is_private })
 }
 
-/// FUTEX_WAIT. The call that waits for several words has no mask of bits. So only the full mask is
-/// accepted.
+/// FUTEX_WAIT. The wait is made by futex_waitv(2), which has no mask of bits. So only the full mask
+/// is accepted.
 fn wait(fields: &Fields) -> Made {
     if fields.addr3() != ANYBODY {
         return Err(-libc::EINVAL);

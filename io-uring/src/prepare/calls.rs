@@ -7,7 +7,7 @@ use crate::user;
 
 pub(super) type Made = Result<Call, i32>;
 
-/// The size of the first `struct open_how`.
+/// The size of `struct open_how` in its first version.
 pub(super) const OPEN_HOW: u32 = 24;
 
 pub(super) fn open(fields: &Fields) -> Made {

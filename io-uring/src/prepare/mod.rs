@@ -1,6 +1,6 @@
 //! Plans entries. [`plan`] uses the entry's fields alone: it reads no memory of the program, and
-//! makes no call. As in the kernel, an entry that fails here ends a batch. That is not so if it is
-//! linked to the next entry, or the ring has SUBMIT_ALL or SQPOLL.
+//! makes no call. As in the kernel, an entry that fails here ends its batch, unless the entry is
+//! linked to the next one. In a ring with SUBMIT_ALL or SQPOLL, the batch always goes on.
 
 use uringlet::Sqe;
 
@@ -18,7 +18,7 @@ mod table;
 pub(crate) use self::sockets::{is_plain_send, notice, plain_send};
 pub(crate) use self::table::{borrows, has_file, is_known, send_borrows};
 
-/// Makes the call of an entry. It copies what the entry points to.
+/// A function that makes the call of an entry, and copies what the entry points to.
 type CallOf = fn(&Fields) -> Result<Call, i32>;
 
 /// What an entry asks for.
@@ -66,13 +66,13 @@ pub(crate) enum Plan {
     Install {
         cloexec: bool,
     },
-    /// Both ends go into slots if `slot` is a slot or stands for any slot.
+    /// With a `slot`, both ends go into slots: into this one and the next, or into any two.
     Pipe {
         at: u64,
         flags: u32,
         slot: Option<u32>,
     },
-    /// Buffers of a list, which begins with this one.
+    /// The program provides a list of buffers, which begins with `first`.
     Provide {
         group: u16,
         count: u32,
@@ -118,7 +118,7 @@ pub(crate) struct RingMessage {
     pub(crate) len: u32,
     /// The slot of a file in the sending ring.
     pub(crate) source: u64,
-    /// For a file: the slot on the other ring, plus one. For data: the flags of the completion.
+    /// For a file: the slot in the other ring, plus one. For data: the flags of the completion.
     pub(crate) target: u32,
     pub(crate) flags: u32,
 }
@@ -167,7 +167,7 @@ macro_rules! fields {
     };
 }
 
-/// Transfers without flags and a priority.
+/// Transfers without flags and without a priority: the low half of word 0 of an entry.
 const PLAIN: [u32; 4] = [op::READ as u32, op::WRITE as u32, op::READV as u32, op::WRITEV as u32];
 
 impl Fields {

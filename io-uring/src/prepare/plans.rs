@@ -108,7 +108,7 @@ pub(super) fn pipe(fields: &Fields) -> Planned {
     if fields.fd() == 0 { Ok(Plan::Pipe { at, flags, slot }) } else { EINVAL }
 }
 
-/// A range is accepted, and all of the file synced.
+/// Accepts a range of the file, but syncs the whole file.
 pub(super) fn fsync(fields: &Fields) -> Planned {
     Ok(Plan::Engine(Sqe { off: 0, len: 0, ..fields.sqe() }, None))
 }

@@ -10,7 +10,7 @@ use crate::calls::Call;
 use crate::sockets::{Ask, Header, Message, NAME_MAX, Name, Socket};
 use crate::user;
 
-/// Flags of a new socket, beside its type.
+/// The flags that a new socket may have.
 const NEW: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;
 /// `MSG_CMSG_COMPAT`.
 const COMPAT: u32 = 1 << 31;
@@ -97,7 +97,7 @@ fn made(fields: &Fields, socket: Socket) -> Made {
 }
 
 /// Is this a send of one buffer, without a destination, and without flags other than frequent ones?
-/// Also a write to a number that is known as a socket's.
+/// A write counts, too, if its descriptor number is known to be a socket's.
 pub(crate) fn is_plain_send(fields: &Fields) -> bool {
     const FLAGS: i32 = libc::MSG_WAITALL | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
     // The low half of word 0: operation, flags and priority. Word 5: the index of a buffer, a
@@ -123,7 +123,7 @@ fn message(fields: &Fields, message: Message) -> Made {
 }
 
 fn transfer(fields: &Fields, message: Message) -> Socket {
-    // A flag of the kernel's own, for programs of 32 bits.
+    // `COMPAT` is ignored: it is the kernel's own flag for programs of 32 bits.
     let mut flags = (fields.op_flags() & !COMPAT) as i32;
     let gives_up = flags & libc::MSG_DONTWAIT != 0;
     if message.is_send {
@@ -160,7 +160,8 @@ fn send(fields: &Fields) -> Made {
     let (mut parts, mut header) = (Vec::new(), None);
     if fields.ioprio() & messages::VECTORED != 0 {
         parts = self::parts(buffer, -libc::EINVAL)?;
-        // With a group, its buffers are used in place of those of the list, which is only checked.
+        // If the entry names a group, the call uses the group's buffers. The list is only checked
+        // then.
         header = (!selects(fields)).then_some(Header::NONE);
     }
     message(fields, Message { is_send: true, parts, buffer, name, header })
@@ -205,7 +206,7 @@ pub(super) fn of_header(fields: &Fields) -> Made {
     if to != 0 && to_len < 0 {
         return Err(-libc::EINVAL);
     }
-    // A multishot has the name in its buffer.
+    // A multishot receive puts the sender's name into its buffer, and needs no place for it.
     let room = if to == 0 && !is_multishot(fields) { 0 } else { to_len.min(NAME_MAX as i32) };
     let name = if is_send && room > 0 { self::name(to, room)? } else { Name::default() };
     if selects(fields) && count > 1 {

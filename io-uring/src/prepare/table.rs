@@ -16,7 +16,7 @@ const ADDR3: u8 = 1 << 6;
 /// The meaning of the index of a registered file in an entry (`IOSQE_FIXED_FILE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FixedFile {
-    /// The field is ignored: the operation is on no file.
+    /// The index is ignored: the operation is on no file.
     Ignored,
     /// The operation uses that file.
     Taken,

@@ -103,7 +103,8 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     let more_flags = [MSG_RING, FGETXATTR, SPLICE, TEE, POLL_REMOVE, ASYNC_CANCEL, FILES_UPDATE];
     let (install, removes) = ([FIXED_FD_INSTALL], [REMOVE_BUFFERS]);
     let lists = [PROVIDE_BUFFERS, REMOVE_BUFFERS];
-    // A field, the word and the bit of it that is set, and the operations that refuse that.
+    // Each column: a field, its word, the bit of that word that is set, and the operations that
+    // refuse the entry then.
     let columns: [(&str, usize, u32, Vec<u8>); 9] = [
         ("ioprio", 0, 31, all.clone()),
         ("off", 1, 0, [&off[..], &install, &messages[1..], &ends, &removes, &newest].concat()),
@@ -155,8 +156,8 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     }
 }
 
-/// A multishot receive needs a group of buffers, which these entries have not. So its flag is not
-/// taken.
+/// A multishot receive needs a group of buffers, which these entries do not name. So they are
+/// refused with the flag MULTISHOT.
 #[test]
 fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() {
     use op::*;
@@ -235,7 +236,8 @@ fn rings_that_poll_take_transfers_and_what_is_on_no_file() {
     }
 }
 
-/// No address in an entry of random words is valid. A read at it would be a fault, or `-EFAULT`.
+/// No address in an entry of random words is valid. A plan that read memory there would fault, or
+/// return `-EFAULT`.
 #[test]
 fn a_plan_is_made_of_any_bytes_without_a_panic_and_without_reading_memory() {
     const ENTRIES: u32 = if cfg!(miri) { 10 } else { 5_000 };
@@ -245,7 +247,8 @@ fn a_plan_is_made_of_any_bytes_without_a_panic_and_without_reading_memory() {
             let mut words: [u64; 8] = std::array::from_fn(|_| word(&mut random));
             words[0] = words[0] & !0xff | u64::from(opcode);
             let answer = plan(&Fields(words), random.next() & 1 == 0);
-            // The addresses of provided buffers are compared.
+            // PROVIDE_BUFFERS compares addresses with the end of the address space, and may return
+            // `-EFAULT`.
             let compares = opcode == op::PROVIDE_BUFFERS;
             let error = answer.err().filter(|_| !compares);
             assert_ne!(error, Some(Refused::Errno(-libc::EFAULT)), "{words:x?}");

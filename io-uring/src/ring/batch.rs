@@ -48,7 +48,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Prepares those of up to `count` entries from `head` on that borrow memory.
+    /// Looks at up to `count` entries from `head` on, and prepares those that borrow memory.
     pub(super) fn read(
         memory: &Memory,
         (head, there): (u32, u32),

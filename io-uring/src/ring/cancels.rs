@@ -34,8 +34,8 @@ impl Match {
 }
 
 impl Request {
-    /// Does a second cancel no longer find the request? The kernel cancels other requests again
-    /// until their completion is posted.
+    /// Does only the first cancel find the request? The kernel cancels other requests again until
+    /// their completion is posted.
     pub(super) fn is_cancelled_once(&self) -> bool {
         matches!(
             self.opcode,
@@ -69,7 +69,7 @@ impl Locked<'_> {
     /// The requests that a cancel means. Requests in stages that no cancel reaches are left out.
     fn matching(&self, except: u32, what: &Match) -> Result<Vec<u32>, i32> {
         let meant = self.file_of(what)?;
-        // A number names one file while the lock is held, and is checked once.
+        // While the lock is held, a number names one file. So each number is checked once.
         let mut known = HashMap::from([(meant, true)]);
         let mut is_on_it =
             |number| *known.entry(number).or_insert_with(|| sys::is_same_file(number, meant));
@@ -104,8 +104,9 @@ impl Locked<'_> {
         Ok(found.into_iter().map(|(_, at)| at).collect())
     }
 
-    /// Ends found requests that neither the engine nor a trying thread has. Returns their number,
-    /// and the keys of the others. `by` is the key of the cancel, if the cancel is a request.
+    /// Ends the requests in `found` that neither the engine nor a trying thread has. Returns their
+    /// number, and the keys of the others. `by` is the key of the cancel, if the cancel is a
+    /// request.
     fn cancel_here(&mut self, found: &[u32], all: bool, by: Option<u64>) -> (i32, Vec<u64>) {
         let (mut done, mut keys, mut ends) = (0, Vec::new(), Vec::new());
         for &at in found {
@@ -194,8 +195,9 @@ impl Locked<'_> {
         keys
     }
 
-    /// Cancels the requests of a thread that ends, except timeouts. Returns the keys of requests
-    /// that the engine has or gets, each with the number of a transfer's file (or -1).
+    /// Cancels the requests of a thread that ends, except timeouts. Returns the keys of the
+    /// requests that the engine has or will get. With each key comes the descriptor number of a
+    /// transfer, or -1.
     pub(super) fn cancel_thread(&mut self, thread: u32) -> Vec<(u64, i32)> {
         let mut found = Vec::new();
         for at in 0..self.state.requests.len() as u32 {
@@ -206,13 +208,14 @@ impl Locked<'_> {
             let fd = if request.call.is_none() { request.number() } else { -1 };
             match request.stage {
                 Stage::Engine | Stage::Ready => found.push((self.key(at), fd)),
-                // A poll writes to no memory, so it may wait on. Its next event ends it with
+                // A poll writes to no memory, so it may keep waiting. Its next event ends it with
                 // ECANCELED.
                 Stage::Poll(_) if request.opcode == op::POLL_ADD => {
                     request.refused = -libc::ECANCELED;
                 }
                 Stage::Poll(_) | Stage::Behind => self.end_later(at, -libc::ECANCELED),
-                // The request has not started, or is about to wait.
+                // The request has not started, or is being tried. It ends when it starts, or if its
+                // try would wait.
                 Stage::Waits | Stage::Tried if request.refused == 0 => {
                     request.refused = -libc::ECANCELED
                 }
@@ -222,7 +225,7 @@ impl Locked<'_> {
         found
     }
 
-    /// Has the engine requests that may never end?
+    /// Does the engine have requests that may never end?
     pub(super) fn may_hang(&self) -> bool {
         self.live().any(|(at, request)| request.stage == Stage::Engine && !self.will_end(at))
     }

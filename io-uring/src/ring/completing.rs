@@ -280,7 +280,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Has the ring room for a completion that more will follow?
+    /// Does the ring have room for a completion after which the same request posts others?
     pub(super) fn can_go_on(&self) -> bool {
         self.state.completions.has_room(&self.core.counts, &*self.core.memory)
     }
@@ -291,7 +291,7 @@ impl Locked<'_> {
     }
 
     /// Sets a timer to move waiting completions into a shared ring. Another process may make room
-    /// in the ring without a call of this process, and wait.
+    /// in the ring without a call of this process, and then wait for these completions.
     #[inline]
     pub(super) fn flush_later(&mut self) {
         let State { sharing, completions, .. } = &*self.state;

@@ -24,8 +24,8 @@ impl Core {
     }
 
     /// Makes the descriptor readable or not, as the completions require. Waits for a thread that
-    /// holds the lock: it only reads and writes memory. In a signal handler on that thread, does
-    /// nothing: the interrupted code updates the descriptor.
+    /// holds the lock, because such a thread only reads and writes memory. In a signal handler on
+    /// that thread, does nothing: the interrupted code updates the descriptor.
     fn settle(self: &Arc<Self>) {
         let mut patience = Patience::default();
         for _ in 0..SIGNAL_TRIES {
@@ -39,8 +39,8 @@ impl Core {
         }
     }
 
-    /// Duplicates the ring's descriptor, so that it outlives the program's. If no duplicate can be
-    /// made, the program's descriptor is made readable for good.
+    /// Duplicates the ring's descriptor. The duplicate outlives the program's descriptor. If no
+    /// duplicate can be made, the program's descriptor is made readable for good.
     fn hold(&self, fd: i32) {
         if self.eventfd.get().is_none() {
             match OwnDescriptor::duplicate(fd) {
@@ -137,7 +137,7 @@ impl Locked<'_> {
             let mut all = self.by_number.all(fd as u64);
             all.any(|at| is_tried(&self.requests[at as usize]))
         };
-        // A call of many numbers does not look for requests.
+        // A close of several numbers does not look for requests.
         self.sending.iter().any(|fd| fds.contains(fd))
             || fds.start() == fds.end() && any_of(*fds.start())
     }

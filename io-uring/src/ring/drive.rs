@@ -1,5 +1,5 @@
-//! What a ring does without its lock: it hands requests to the engine, and takes their results; it
-//! tries reads and writes; it runs tasks, and handles timers and polls.
+//! What a ring does without its lock. It hands requests to the engine, and takes their results. It
+//! tries reads and writes. It runs tasks, and handles timers and polls.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -74,16 +74,18 @@ impl Core {
                 self.after_submit(engine, locked.give_back());
                 match submitted {
                     Submitted::All => return Ok(all + batch.consumed),
-                    // This thread has interrupted itself in a call that later entries wait for.
+                    // This is a signal handler. It has interrupted its own thread in a call for
+                    // which later entries wait.
                     Submitted::Pauses if is_inside => {
                         let consumed = all + batch.consumed;
                         return if consumed > 0 { Ok(consumed) } else { Err(-libc::EAGAIN) };
                     }
-                    // Another thread makes such a call.
+                    // Another thread makes a call for which later entries wait.
                     Submitted::Pauses if batch.consumed == before => patience.wait(),
                     Submitted::Pauses => {}
                     Submitted::Overtaken => {
-                        // That thread may have taken entries that this one has counted in.
+                        // The other thread may have taken entries of this batch. The next try reads
+                        // the queue anew.
                         all += batch.consumed;
                         break;
                     }
@@ -134,7 +136,7 @@ impl Core {
             self.run_tasks(tasks);
         }
         if after.told && POLLS_RINGS.load(Ordering::Relaxed) {
-            // Polls of this ring's descriptor, by other rings or by this one.
+            // This ring's descriptor may be polled, by another ring or by this one.
             service::look_at_all();
         }
     }
@@ -271,7 +273,8 @@ impl Core {
             }
             Task::Cancel(job) => return Some(Mail::Ended(job.by, self.ask_to_cancel(&job))),
             Task::Call(key, call) => {
-                // A close would wait for the tries, which this thread has still to make.
+                // A close waits for the tries of other requests. This thread has still to make
+                // them, so the engine gets the close.
                 let waits = call.is_close() && left.iter().any(is_try);
                 let call = if waits {
                     self.with(|locked| locked.hand_over_call(key, call))?
@@ -300,8 +303,8 @@ fn is_try(task: &Task) -> bool {
     matches!(task, Task::Try(..) | Task::Send(_))
 }
 
-/// Makes a send without waiting. A send that may wait is not made behind one that waits, on one of
-/// the sockets that `waiting` names.
+/// Makes a send without waiting. `waiting` names the sockets on which an earlier send waits. On
+/// these sockets, only a send with MSG_DONTWAIT is made.
 fn make_send(send: &mut PlainSend, waiting: &mut Vec<i32>) {
     let fd = send.fields.fd();
     if waiting.contains(&fd) && !send.gives_up() {
@@ -391,7 +394,7 @@ impl Core {
         self.handover.run(|| self.pass_on_now(engine), || self.can_pass_on(engine));
     }
 
-    /// Has the engine room, and is the lock free?
+    /// Does the engine have room, and is the lock free?
     fn can_pass_on(self: &Arc<Self>, engine: &Instance) -> bool {
         if !engine.has_room() {
             return false;
@@ -503,7 +506,8 @@ impl Core {
             // While another thread has the lock, the request counts as the engine's.
             let (mut sleeper, mut done) = (None, 0);
             let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
-                // If another cancel has ended a wait, this one does not find it.
+                // If only the first cancel finds a request, and another cancel has ended it, this
+                // cancel does not find it.
                 let found = locked.find(key).filter(|&at| {
                     let request = locked.request(at);
                     request.stage != Stage::Ends || !request.is_cancelled_once()
@@ -516,7 +520,8 @@ impl Core {
                     && stage == Some(Stage::Tried)
                 {
                     // This thread may be the one that should try the request, so it stops looking.
-                    // If the try would wait, the request then ends with ECANCELED.
+                    // If the try of a call on a socket would wait, the request then ends with
+                    // ECANCELED.
                     locked.request(at).refused = -libc::ECANCELED;
                     stage = Some(Stage::Ends);
                 }
@@ -576,8 +581,8 @@ impl Sink for Deliver {
 
     fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {
         service::look(sqe.fd);
-        // A socket has no offsets. A pipe has none either, and ignores them. If the socket refuses
-        // the flags, it reports that.
+        // A socket refuses an offset, and a pipe ignores it. Flags that a socket refuses are left
+        // to the call, which reports the error.
         let has_offset = ![0, u64::MAX].contains(&sqe.off);
         let is_refused = has_offset && sqe.op_flags & !rwf::OF_ANY_FILE == 0;
         (is_refused && sys::is_socket(sqe.fd)).then_some(-libc::ESPIPE)

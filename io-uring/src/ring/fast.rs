@@ -168,7 +168,7 @@ impl Locked<'_> {
     }
 }
 
-// Miri knows no shared memory.
+// Miri has no shared memory.
 #[cfg(all(test, not(miri)))]
 mod tests {
     use std::fs::File;
@@ -228,7 +228,7 @@ mod tests {
             self.put_any(op::WRITE, fd, flags, (at, bytes.len()));
         }
 
-        /// Any transfer at offset 0.
+        /// As [`put`](Self::put), for any transfer at offset 0.
         fn put_any(&self, opcode: u8, fd: i32, flags: u8, (at, len): (usize, usize)) {
             let tail = self.core.memory.word(Word::SqTail);
             let place = tail.load(Ordering::Relaxed);

@@ -123,7 +123,7 @@ mod tests {
         let mut table = Index::default();
         let mut model: Vec<(u32, u64)> = Vec::new();
         let mut random = 1u64;
-        // Miri takes 20 minutes for as many.
+        // Miri would take 20 minutes for 20,000 steps.
         let steps = if cfg!(miri) { 2_000 } else { 20_000 };
         for step in 0..steps {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -15,7 +15,7 @@ use crate::prepare::{self, Plan};
 use crate::sys::sockets;
 use crate::{rights, sys};
 
-/// The offset in a call on a stream, which has none.
+/// The offset in a call on a stream, which has no offsets.
 const STREAM: u64 = u64::MAX;
 
 impl Locked<'_> {
@@ -149,9 +149,9 @@ impl Locked<'_> {
         self.hand_over(at, sqe)
     }
 
-    /// Is this a close that does not wait, or an open that may not wait? Then the submitting thread
-    /// makes it, as the kernel does, after the requests before it have gone to the engine. Later
-    /// entries of the batch are taken afterwards.
+    /// Is this a close that does not wait, or an open that can be tried without waiting? Then the
+    /// submitting thread makes the call, as in the kernel, after the requests before it have gone
+    /// to the engine. Later entries of the batch are taken afterwards.
     fn is_made_here(&mut self, at: u32) -> bool {
         let (submits, key) = (self.state.submits, self.key(at));
         let request = &self.requests[at as usize];
@@ -181,8 +181,8 @@ impl Locked<'_> {
         !others && !self.core().registry.is_needed(fd) && closes_at_once(fd)
     }
 
-    /// Hands a call that its submitter was to make to the engine. Returns the call if its ring is
-    /// being closed.
+    /// The engine gets a call that its submitter should have made. Returns the call if its request
+    /// has ended, or its ring is being closed.
     pub(super) fn hand_over_call(&mut self, key: u64, call: Box<Call>) -> Option<Box<Call>> {
         let is_over = self.core().closing.load(Ordering::Relaxed);
         let Some(at) = self.find(key).filter(|_| !is_over) else { return Some(call) };
@@ -206,9 +206,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Makes a call on this thread, which has to be the one that submitted the request. In another
-    /// thread, which has other rights, the answer is `-EACCES`. That happens if the thread
-    /// continues a chain.
+    /// Makes a call on this thread, if this thread has submitted the request. Another thread comes
+    /// here if it continues a chain. It may have other rights, so the answer is `-EACCES`.
     fn call_here(&mut self, at: u32) -> Option<i32> {
         let key = self.key(at);
         let request = self.request(at);
@@ -330,7 +329,7 @@ impl Locked<'_> {
     }
 }
 
-/// Does close(2) of this descriptor never wait? It does not for pipes, for sockets without
+/// Is it sure that close(2) of this descriptor does not wait? Yes for pipes, for sockets without
 /// SO_LINGER, and for files of local file systems, as long as no request has begun on them.
 fn closes_at_once(fd: i32) -> bool {
     match sys::kind(fd) {

@@ -11,7 +11,7 @@ use crate::tuning::{CANCEL_AGAIN, THREAD_END_MAX};
 
 impl Core {
     /// Cancels what waits, and waits for what is being executed: the program may free its buffers
-    /// when this is over. A request that may never end is not waited for.
+    /// when this function returns. A request that may never end is not waited for.
     pub(crate) fn close(self: &Arc<Self>, instance: &Arc<Instance>) {
         loop {
             let keys = self.with(|locked| locked.cancel_everything());
@@ -32,7 +32,8 @@ impl Core {
                 break;
             }
             if hangs {
-                // The call may never return. The engine and its memory stay, in case it does.
+                // The call may never return. The engine and its memory are kept, in case the call
+                // does return.
                 std::mem::forget(Arc::clone(instance));
                 return;
             }

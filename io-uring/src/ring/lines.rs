@@ -40,7 +40,8 @@ impl Locked<'_> {
         self.tasks.push(Task::Try(key, number, socket));
     }
 
-    /// A request is no longer tried: another one that waits for its group is tried.
+    /// A request is no longer tried: another request that waits for the same group of buffers is
+    /// tried.
     pub(super) fn leave_group(&mut self, at: u32) {
         while let Some(next) = self.free_group(at) {
             self.try_socket(next);

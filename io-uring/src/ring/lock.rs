@@ -20,7 +20,7 @@ use crate::attempts::Tried;
 pub(super) struct After {
     /// Usually there are none: a null pointer.
     pub(super) tasks: Option<Box<[Task]>>,
-    /// Threads that wait for completions are woken.
+    /// The caller has to wake the threads that wait for completions.
     pub(super) wake: bool,
     /// The ring's descriptor signals something new.
     pub(super) told: bool,

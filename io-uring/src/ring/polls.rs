@@ -19,10 +19,10 @@ use crate::sys;
 pub(super) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
 
 impl Core {
-    /// A thread enters the ring, and looks for events of polls where the program could notice a
-    /// late event. `asks`: the thread collects completions without waiting, and looks as a waiter
-    /// does. `count`: the maximum number of entries that it submits. If one is a cancel, requests
-    /// that are ready by now end before it.
+    /// A thread enters the ring. It looks for events of polls if the program could notice that an
+    /// event comes late. `asks`: the thread collects completions without waiting, and looks as a
+    /// waiter does. `count`: the maximum number of entries that it submits. If one of them is a
+    /// cancel, requests that are ready by now end before the cancel.
     #[inline]
     pub(crate) fn look_at_polls(&self, asks: bool, count: u32) {
         let looks = self.looks.load(Ordering::Relaxed) > 0;
@@ -116,10 +116,11 @@ impl Locked<'_> {
         if self.core().registry.has(fd) {
             POLLS_RINGS.store(true, Ordering::Relaxed);
             self.core().registry.is_polled(fd);
-            // The polled file may be this very ring.
+            // The polled file may be this very ring: its descriptor is brought up to date first.
             self.settle();
         }
-        // A result would end a multishot poll. The epoll reports events that are there already.
+        // A multishot poll gets no result here, because a result would end it. The epoll reports
+        // events that are there already.
         let now = if watch.multi { 0 } else { sys::poll_now(fd, events) };
         if now != 0 {
             return Some(now);
@@ -165,7 +166,8 @@ impl Locked<'_> {
         }
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let result = (seen & (watch.events | always)) as i32;
-        // A poll of the ring's own eventfd would cause a completion for each completion.
+        // Each completion of a multishot poll of the ring's own eventfd would cause the next one.
+        // So this completion ends such a poll.
         let (number, may_have_one) = (request.number(), request.is_of_rings);
         let is_told = request.counted_up != self.counted_up && self.is_told_by(number);
         let is_of_rings = is_told || may_have_one && self.core().registry.any_is_polled();

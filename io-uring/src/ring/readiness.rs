@@ -7,7 +7,7 @@ use crate::abi::{setup, sq};
 use crate::completions::Queue as _;
 use crate::sys;
 
-/// Rings whose descriptor is readable.
+/// The number of rings whose descriptor is readable.
 static ARMED: AtomicUsize = AtomicUsize::new(0);
 
 /// Is the descriptor of any ring readable?

@@ -234,7 +234,7 @@ impl Locked<'_> {
         }
     }
 
-    /// The socket of a request is ready. False: the request is on none.
+    /// The socket of a request is ready. False: the request is not on a socket.
     pub(super) fn socket_is_ready(&mut self, at: u32) -> bool {
         let request = self.request(at);
         let is_socket = matches!(request.call.as_deref(), Some(Call::Socket { .. }));

@@ -28,8 +28,8 @@ use crate::{shared, sys};
 thread_local! {
     /// The ring that each kind of [`Mark`] names in this thread, or null.
     static MARKS: [Cell<*const Core>; 2] = const { [const { Cell::new(null()) }; 2] };
-    /// The number of calls on sockets that this thread is to make or is making, and of hand-overs
-    /// to the engine that it is in.
+    /// The number of calls on sockets that this thread makes or has to make. Each hand-over of
+    /// requests to the engine counts, too.
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -38,8 +38,8 @@ pub(super) fn calls_more(count: i32) {
     CALLS.set(CALLS.get().wrapping_add_signed(count));
 }
 
-/// Has this thread calls on sockets to make, or is it in a hand-over? If so, and it closes a
-/// descriptor, it is in a signal handler, or makes a task between such calls.
+/// Does this thread have calls on sockets to make, or is it handing requests to the engine? If so,
+/// a close by this thread comes from a signal handler, or from a task between such calls.
 pub(super) fn calls_here() -> bool {
     CALLS.get() > 0
 }
@@ -60,7 +60,7 @@ fn marked(kind: usize) -> *const Core {
     MARKS.with(|marks| marks[kind].get())
 }
 
-/// Has this thread the lock of any ring, or does it wait for one?
+/// Does this thread have the lock of any ring, or wait for one?
 pub(super) fn is_any_held_here() -> bool {
     !marked(HELD).is_null()
 }
@@ -77,7 +77,7 @@ pub(crate) struct State {
     pub(super) completions: Completions,
     /// The tail of the completion queue when the descriptor was last checked and updated.
     pub(super) told_tail: u32,
-    /// Completions posted, without those of timeouts.
+    /// The number of completions posted, without those of timeouts.
     pub(super) posted: u32,
     /// Timeouts with a completion count.
     pub(super) counting: Vec<u32>,
@@ -216,7 +216,7 @@ pub(crate) struct Core {
     pub(super) me: u64,
     /// Calls for the ring are restricted: no other process may use the ring.
     pub(crate) restricted: AtomicBool,
-    /// Requests that were submitted, and requests that have ended.
+    /// The number of requests that were submitted, and of those that have ended.
     pub(super) taken: AtomicU32,
     pub(super) ended: AtomicU32,
     /// The number of calls on sockets that are being tried, and of threads that hand requests to
@@ -226,12 +226,13 @@ pub(crate) struct Core {
     pub(super) expects_small_vectors: AtomicBool,
     /// Receives were submitted that wait for an event without a first try.
     pub(crate) untried: AtomicBool,
-    /// The program has multishot polls. Each result of a receive is posted before other events are
-    /// taken, as by the kernel: an edge that is reported earlier would be taken for an old one.
+    /// The program has multishot polls. As in the kernel, each result of a receive is posted before
+    /// later events are taken. A program that gets the event first would take it for that of the
+    /// received data.
     pub(super) polls_edges: AtomicBool,
-    /// Threads that execute what they submit. Changed under the lock.
+    /// The number of threads that execute what they submit. Changed under the lock.
     pub(super) executing: AtomicU32,
-    /// Polls that each thread checks when it enters the ring.
+    /// The number of polls that each thread checks when it enters the ring.
     pub(super) looks: AtomicU32,
     pub(super) handover: Handover,
     /// Room for the entries of the thread that passes requests on.
@@ -427,7 +428,7 @@ impl Locked<'_> {
         self.state.asking += 1;
     }
 
-    /// Is this a signal handler that has interrupted such a task, or the way to it?
+    /// Does this thread have such a task, or is it running one? Then this is a signal handler.
     pub(super) fn asks_here(&self) -> bool {
         self.state.asking > 0 && self.state.asker == sys::thread_id()
     }

@@ -1,5 +1,5 @@
-//! Entries become requests, and requests start: those of a batch, and the consequences of ended
-//! ones.
+//! Entries become requests. Requests start: those of a batch, and those that follow from the end of
+//! others.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::prepare::{self, Fields, Plan, Refused};
 #[derive(Debug)]
 pub(super) enum Submitted {
     All,
-    /// Something has to be done without the lock before the rest of the batch: a cancel asks the
+    /// Something has to be done without the lock before the rest of the batch. A cancel asks the
     /// engine, or calls are made that come before the next entry.
     Pauses,
     /// Another thread has taken the next entry.
@@ -147,7 +147,7 @@ impl Locked<'_> {
             return false;
         }
         let state = &mut *self.state;
-        // Where polls report edges, the results of calls are posted one by one.
+        // With multishot polls, the results of calls are posted one by one (`Core::polls_edges`).
         let may_try = state.submits
             && !state.sharing.is_shared
             && !core.has(setup::IOPOLL | setup::SQPOLL)
@@ -179,8 +179,8 @@ impl Locked<'_> {
         true
     }
 
-    /// Are calls on sockets still to be made that the kernel has made when it comes to the entry at
-    /// this position of the queue? `has_sent`: there are sends among them.
+    /// The kernel makes earlier calls on sockets before it comes to the entry at this position of
+    /// the queue. Are such calls still to be made here? `has_sent`: there are sends among them.
     fn has_to_pause(&self, place: u32, has_sent: bool) -> bool {
         let state = &*self.state;
         if !has_sent && state.tasks.is_empty() || state.chains.head() != NONE {
@@ -199,7 +199,7 @@ impl Locked<'_> {
         match opcode {
             op::ASYNC_CANCEL => state.tasks.iter().any(|task| matches!(task, Task::Try(..))),
             op::CLOSE => state.by_number.all(fd as u64).any(is_tried),
-            // Such a send is in no line.
+            // A send with MSG_DONTWAIT is in no line.
             op::SEND | op::SENDMSG if gives_up => {
                 let line = Line { fd, events: libc::POLLOUT };
                 state.lines.all(line.key()).any(is_tried)
@@ -357,8 +357,8 @@ impl Locked<'_> {
     }
 
     /// Lets the submitting thread try a read or a write without the lock. False: the request cannot
-    /// be tried, or would overtake a request that the engine has. A write may wait, and later
-    /// entries of its batch must not wait for it.
+    /// be tried, or would overtake a request that the engine has. A write is tried only at the end
+    /// of its batch: it may wait, and later entries must not wait for it.
     fn is_tried(&mut self, at: u32) -> bool {
         let key = self.key(at);
         let Plan::Engine(sqe, None) = self.request(at).plan else { return false };

@@ -33,9 +33,9 @@ impl Line {
     }
 }
 
-/// An edge-triggered poll for a call on a socket of which more than `VAIN_TRIES` tries would have
-/// waited. The socket may stay ready although the call would wait, for example with an empty error
-/// queue.
+/// An edge-triggered poll for a call on a socket, after more than `VAIN_TRIES` tries that would
+/// have waited. The socket may stay ready although the call would wait, for example with an empty
+/// error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edges {
     pub(super) poll: Poll,
@@ -137,7 +137,7 @@ pub(super) struct Request {
     /// The requests behind it and ahead of it in that line.
     pub(super) in_line: [u32; 2],
     pub(super) edges: Option<Edges>,
-    /// The group that it takes a buffer of, and the buffer that it has.
+    /// The group from which the request takes a buffer, and the buffer that it has.
     pub(super) group: Option<u16>,
     pub(super) taken: Option<Taken>,
     /// The key of the last cancel that had to ask the engine to cancel this request.
@@ -152,7 +152,7 @@ pub(super) struct Request {
     pub(super) looked_at: bool,
     /// The result of a second completion (SEND_ZC).
     pub(super) notice: Option<i32>,
-    /// Nothing is started before this cancel is answered.
+    /// Nothing is started before this request has ended. It is a cancel, a close or an open.
     pub(super) asks: bool,
     /// What may overtake this request. Set from shortly before the engine gets the request until it
     /// ends.

@@ -43,8 +43,8 @@ impl Core {
         }
     }
 
-    /// Has this process nothing in flight on a shared ring? Then its engine has nothing to wait
-    /// for.
+    /// Is the ring shared, and does this process have nothing in flight on it? Then the engine of
+    /// this process has nothing to wait for.
     pub(crate) fn waits_for_others(&self) -> bool {
         self.memory.page().is_shared() && self.taken.load(Ordering::Acquire) == self.ended()
     }

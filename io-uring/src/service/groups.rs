@@ -29,7 +29,7 @@ pub(crate) struct Watch {
     /// The poll is a multishot: it stays after an event, and reports the next edge.
     pub(crate) multi: bool,
     /// A receive from a socket waits, and a try has found no data. The registration stays for the
-    /// next one.
+    /// next receive.
     pub(crate) stays: bool,
     /// The program has asked for a poll. Otherwise a call waits.
     pub(crate) is_poll: bool,
@@ -119,7 +119,7 @@ pub(super) struct Found(pub(super) Vec<(Arc<dyn Watcher>, Events)>);
 
 impl Found {
     fn add(&mut self, watcher: &Arc<dyn Watcher>, key: u64, seen: u32) {
-        // This is most often the ring of the last event.
+        // The watcher is most often that of the last event.
         let is_it = |(other, _): &&mut (Arc<dyn Watcher>, _)| Arc::ptr_eq(other, watcher);
         match self.0.iter_mut().rev().find(is_it) {
             Some((_, events)) => events.push((key, seen)),
@@ -128,7 +128,7 @@ impl Found {
     }
 }
 
-/// The members are of several rings, or were.
+/// [`Groups::ring`] if the members are of several rings, or were.
 pub(super) const SEVERAL: usize = usize::MAX;
 
 /// The epoll, and its registrations.
@@ -244,9 +244,10 @@ impl Groups {
         }
     }
 
-    /// If the last member has joined before this round, and waits: registers the file that the
-    /// number names now, unless it is registered. Returns the number if its receives must be tried.
-    /// Then it names no file that can be waited for, or a socket with data that no event reports.
+    /// Registers the file that the number names now, unless that file is registered. Does so if
+    /// members wait, and the last one has joined before this round. Returns the number if its
+    /// receives must be tried. Then the number names no file that can be waited for, or a socket
+    /// with data that no event reports.
     pub(super) fn confirm(&mut self, token: u64, round: u32) -> Option<i32> {
         let group = self.groups.get_mut(&token)?;
         let stays = group.stays.as_mut()?;

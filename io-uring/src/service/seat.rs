@@ -1,9 +1,9 @@
 //! The seat: the right of one thread that waits in io_uring_enter(2) to take events out of the
 //! epoll itself.
 //!
-//! The word `holder` is a hint, and a mistake loses nothing. The poll thread sleeps on the same
-//! epoll, and events stay there until a thread takes them. The poll thread only leaves events alone
-//! for a while, as long as waiters come and go. Then it takes the remaining events.
+//! The word `holder` is a hint, and a wrong value loses no event. The poll thread sleeps on the
+//! same epoll, and events stay there until a thread takes them. The poll thread only leaves events
+//! alone for a while, as long as waiters come and go. Then it takes the remaining events.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -32,8 +32,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// An entry at a place of the submission queue was read. The queue's head follows, and then
-    /// [`taken`](Self::taken).
+    /// An entry at a place of the submission queue was read. Next, the queue's head moves. Then
+    /// [`taken`](Self::taken) is called.
     pub(crate) fn take(&self, place: u32, user_data: u64) {
         self.user_data.store(user_data, Ordering::Relaxed);
         self.state.store(TAKING | u64::from(place), Ordering::Release);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     /// One request of an owner that is killed after `steps` stores, and what the next owner does.
-    /// Returns the completions: the owner's, and -ECANCELED.
+    /// Returns the number of completions with the request's result, and of those with -ECANCELED.
     fn killed_after(steps: usize, place: u32) -> (u32, u32) {
         let (record, mut head, mut tail) = (record(), place, place);
         let stores: [Store<'_>; 6] = [

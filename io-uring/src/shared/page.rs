@@ -85,8 +85,8 @@ impl Page {
         }
     }
 
-    /// The owner `me` has nothing in flight any more. In a shared ring, a process that was replaced
-    /// by mistake changes nothing.
+    /// The owner `me` has nothing in flight any more. In a shared ring, a process that was taken
+    /// for ended and replaced changes nothing.
     #[inline]
     pub(crate) fn release(&self, me: u64) {
         if !self.is_shared() {
@@ -118,8 +118,8 @@ impl Page {
         fence(Ordering::SeqCst);
     }
 
-    /// Must sleepers be woken? Asked after a post, and after a fence. Clears the flag: a sleeper
-    /// that sleeps on sets it again, and a killed one does not.
+    /// Must sleepers be woken? Asked after a post, and after a fence. Clears the flag. A thread
+    /// that goes back to sleep sets the flag again, and a killed thread does not.
     #[inline]
     pub(crate) fn takes_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) != 0 && self.sleepers.swap(0, Ordering::Relaxed) != 0
@@ -179,7 +179,8 @@ mod loom_models {
         }
     }
 
-    /// Only the owner does this: a load and a store, which two threads at a time would spoil.
+    /// Posts a completion by a load and a store. That is correct only while one owner posts at a
+    /// time.
     fn post(page: &Page) {
         let tail = page.cq_tail.load(Ordering::Relaxed);
         page.cq_tail.store(tail + 1, Ordering::Relaxed);
@@ -268,7 +269,7 @@ mod loom_models {
         });
     }
 
-    /// As a thread of another process sleeps: futex(2) compares the tail once more.
+    /// Does a thread of another process go to sleep? futex(2) compares the tail once more.
     fn sleeps(page: &Page, announces: bool) -> bool {
         if announces {
             page.announce();

@@ -57,7 +57,7 @@ pub(crate) fn is_gone(word: u64) -> bool {
 
 /// Fields of `/proc/PID/stat` (proc(5)).
 struct Stat {
-    /// The process waits to be reaped, with all of its threads.
+    /// The process waits to be reaped, and all of its threads have ended.
     is_dead: bool,
     /// The start time in ticks since the machine was started.
     start: u64,

@@ -138,7 +138,7 @@ impl Header {
     }
 }
 
-/// The parts without their first bytes.
+/// The parts without the first `bytes` bytes.
 fn behind(parts: &[[u64; 2]], mut bytes: u64) -> Vec<[u64; 2]> {
     let mut rest = Vec::new();
     for &[at, len] in parts {

@@ -29,7 +29,7 @@ impl Socket {
         self.tells_rest && self.rest() == Rest::More
     }
 
-    /// Notes what follows a completion with this result. A multishot that does not wait is tried
+    /// Notes what follows a completion with this result. A multishot that must not wait is tried
     /// until it fails.
     pub(super) fn note_rest(&self, fd: i32, result: i32) {
         let rest = match &self.ask {
@@ -45,8 +45,8 @@ impl Socket {
         self.rest.store(rest as u32, Ordering::Relaxed);
     }
 
-    /// What follows a receive with this result: the kernel says so of streams of TCP, whose end
-    /// counts as data, and of Unix sockets.
+    /// What follows a receive with this result. The kernel reports that for TCP streams and for
+    /// Unix streams. The end of a TCP stream counts as data.
     fn rest_of(&self, message: &Message, fd: i32, result: i32) -> Rest {
         if self.flags & libc::MSG_ERRQUEUE != 0 {
             return Rest::Unknown;
@@ -57,12 +57,12 @@ impl Socket {
             None => picked,
             Some(bundle) => message.len(Some(&bundle.parts())),
         };
-        // A receive that got less than its buffer holds has mostly emptied the socket.
+        // A receive that got less than its buffer holds has usually emptied the socket.
         let is_full = result as usize >= len;
         let bytes = if is_full { sockets::readable(fd) } else { 0 };
         let is_urgent = self.flags & libc::MSG_OOB != 0;
         let events = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
-        // Of Unix sockets, the end does not count.
+        // The end of a Unix stream does not count as data.
         let is_empty = || is_full && service::is_unix(fd) || sys::poll_now(fd, events) == 0;
         if bytes == 0 && !is_urgent && is_empty() {
             // A multishot on a socket of another kind is tried again.
@@ -92,7 +92,7 @@ impl Socket {
     }
 }
 
-/// The streams for which the kernel tells the rest.
+/// The streams for which the kernel reports whether more data follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Tcp,

@@ -55,8 +55,8 @@ pub(crate) fn wake_own(word: &AtomicU32) {
     wake(word.as_ptr().expose_provenance() as u64, 1, u32::MAX, true);
 }
 
-/// Does a thread wait at this word of ours? The call moves such a thread to the same word, where it
-/// waits on.
+/// Does a thread wait at this word of ours? The call moves such a thread to the same word, where
+/// the thread keeps waiting.
 pub(crate) fn has_waiter(word: &AtomicU32) -> bool {
     let op = libc::FUTEX_CMP_REQUEUE | FUTEX_PRIVATE;
     // SAFETY: a word of ours, which is 0.

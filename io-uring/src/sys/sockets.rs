@@ -122,7 +122,7 @@ pub(crate) fn is_at_mark(fd: i32) -> bool {
     answer >= 0 && value != 0
 }
 
-/// Has the other side of a connection of TCP sent its end (FIN)?
+/// Has the other side of a TCP connection sent FIN?
 pub(crate) fn has_ended(fd: i32) -> bool {
     /// ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2 and LISTEN of `tcpi_state` (tcp(7)).
     const BEFORE: [u8; 6] = [1, 2, 3, 4, 5, 10];

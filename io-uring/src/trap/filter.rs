@@ -22,8 +22,8 @@ const THIS: u32 = LITTLE_ENDIAN_64
 /// The flags with which a ring's memory is mapped.
 const RING: u32 = libc::MAP_SHARED as u32;
 
-/// Sent with the signal, as its errno. It marks a filter of this library's, or of the program that
-/// has started this one.
+/// The errno in the signals of this library's filters. The filter may also come from a program
+/// that has started this one.
 pub(super) const MARK: u16 = 0x7572;
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
@@ -57,7 +57,8 @@ fn program(text: &Range<usize>) -> Vec<sock_filter> {
         compare(BPF_JEQ, RING, 1, 0),
         ALLOW,
     ]);
-    // The address of the instruction after the call is compared. Numbers have 32 bits here.
+    // The kernel gives the address of the instruction after the call. One comparison has 32 bits,
+    // so that the two halves of the address are compared separately.
     let mut from = text.start as u64 + 1;
     let end = text.end as u64 + 1;
     while from < end {

@@ -10,9 +10,10 @@
 //! | `syscall` | the same |
 //! | what follows | what the stub comes back to |
 //!
-//! Two kinds of calls keep their instruction: a call whose number is loaded in another way, and a
-//! call that a jump reaches behind the load. These come as signals (`signal.rs`). If all of a
-//! text's calls have become jumps, it needs no filter.
+//! Two kinds of calls still execute their `syscall`. The number of the first kind is loaded in
+//! another way. The second kind is reached by a jump of the program's own, behind the load. These
+//! calls come as signals (`signal.rs`). If all calls of a text have become jumps, the text needs no
+//! filter.
 //!
 //! Only functions in the unwind tables are changed: bytes elsewhere may look like code. The text is
 //! changed while the process has one thread, through `/proc/thread-self/mem`. Such a write changes
@@ -70,7 +71,7 @@ enum Number {
 }
 
 /// The length of an instruction that can be moved, and leaves `rax` and `rsp` unchanged: a constant
-/// for a register, a move, or the usual way to make a zero. 0: another instruction.
+/// for a register, a move, or the XOR of registers that makes a zero. 0: another instruction.
 fn movable(code: &[u8]) -> usize {
     let rex = code.first().copied().filter(|byte| byte & 0xf0 == 0x40);
     let prefix = usize::from(rex.is_some());
@@ -151,7 +152,7 @@ fn is_ours(number: u32) -> bool {
     CALLS.contains(&number.into()) || i64::from(number) == libc::SYS_mmap
 }
 
-/// The calls that can be replaced, and whether these are all calls of this text.
+/// The calls that can be replaced, and whether no other call of this text may be one of io_uring's.
 fn sites(text: &[u8]) -> (Vec<Site>, bool) {
     let (mut sites, mut is_all) = (Vec::new(), true);
     for call in memchr::memmem::find_iter(text, &CALL) {
@@ -167,8 +168,8 @@ fn sites(text: &[u8]) -> (Vec<Site>, bool) {
             }
         }
     }
-    // A number of io_uring's that is loaded elsewhere may come to any call. A number in the
-    // register of an argument does not count: it is for the C library's syscall(2).
+    // A number of io_uring's that is loaded elsewhere may be used by any call. A number in `edi`,
+    // the first argument's register, does not count: it is for the C library's syscall(2).
     let loads = memchr::memmem::find_iter(text, &NUMBERS_END).filter_map(|end| {
         let at = end.checked_sub(LOAD_LEN - NUMBERS_END.len())?;
         let number = u32::from_le_bytes(text[at + 1..at + LOAD_LEN].try_into().ok()?);
@@ -242,8 +243,8 @@ impl Jumps {
         let ready = unsafe { sys::protect(stubs, len, libc::PROT_READ | libc::PROT_EXEC) } >= 0;
         let written = self.sites.iter().enumerate().take_while(|&(index, site)| {
             let load = self.text.start + site.load;
-            // SAFETY: what the jump leads to does what was there before. Nobody executes it
-            // meanwhile.
+            // SAFETY: the stub does what the instructions did that are skipped now. No other thread
+            // exists that could execute them meanwhile.
             ready && unsafe { memory.write(load, &jump(load, stubs + index * STUB)) }
         });
         let written = written.count();
@@ -362,11 +363,11 @@ mod tests {
             assert!(sites.is_empty() && !is_all, "{one:x?}");
         }
         let of = |number| text(&[&[LOAD, number, 0, 0, 0], &CALL]);
-        // Loaded far before, in r8, or for another call than the next.
+        // The number is loaded far before the call, or into r8, or not for the next call.
         assert!(!sites(&text(&[&ENTER, &[0x90; 200], &CALL])).1);
         assert!(!sites(&text(&[&[0x41], &ENTER, &CALL])).1);
         assert!(!sites(&text(&[&ENTER, &[0xc3], &ENTER, &CALL])).1);
-        // Loaded into another register, which is an argument or not.
+        // The number is loaded into ebx, ebp or edi. Only edi is an argument's register.
         let into = |code| sites(&text(&[&[code, 0xaa, 0x01, 0, 0], &[0xc3], &of(1)])).1;
         assert_eq!([0xbb, 0xbd, 0xbf].map(into), [false, false, true]);
         // The number of the call is an argument.

@@ -186,8 +186,8 @@ pub(super) fn can_save() -> bool {
     // The parts after the header. Sizes are rounded up, because some parts begin at a multiple of
     // 64.
     let parts = (2..8).filter(|part| saved >> part & 1 == 1);
-    // SAFETY: each x86-64 processor has the instruction. Later versions of Rust than the oldest
-    // supported one know that, and the block is not needed with them.
+    // SAFETY: each x86-64 processor has the instruction. Newer versions of Rust know that, and need
+    // no `unsafe` block here.
     #[allow(unused_unsafe)]
     let eax = |part| unsafe { __cpuid_count(0xd, part) }.eax;
     let len: u32 = parts.map(|part| eax(part).next_multiple_of(64)).sum();

@@ -69,10 +69,10 @@ pub(super) fn handle() -> bool {
     // SAFETY: zero is a handler, and an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = trapped as *const () as usize;
-    // A handler of another signal may make such a call while this one waits. The handler runs on
-    // the stack of the call: a signal stack can be too small for requests.
+    // A handler of another signal may make a trapped call while this handler waits. This handler
+    // runs on the stack of the call: a signal stack can be too small for requests.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
-    // SAFETY: likewise.
+    // SAFETY: zero is a handler, and an empty mask.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: a place for the present action.
     if unsafe { next_sigaction(libc::SIGSYS, std::ptr::null(), &raw mut old) } != 0 {

@@ -276,7 +276,7 @@ static void sends_of_unequal_buffers(void)
         }
     /* A receive of a bundle also fills buffers behind an empty one. */
     with_unequal(IORING_OP_RECV, 0, 80, BUNDLE, middle);
-    /* Provided buffers without a ring go one by one: their numbers may have any order. */
+    /* Provided buffers without a ring are used one at a time: their numbers may have any order. */
     open_pair(SOCK_STREAM);
     for (unsigned length = 0; length <= 80; length += 16) {
         io_uring_prep_provide_buffers(entry(&ring, 1), memory[0], SIZE, 4, 9, 40);
@@ -442,7 +442,7 @@ static void multishots(void)
             while (io_uring_wait_cqe_timeout(&ring, &cqe, &soon) == 0)
                 io_uring_cqe_seen(&ring, cqe);
         }
-    /* More is there than the buffers hold. */
+    /* The socket has more data than the buffers hold. */
     open_pair(SOCK_STREAM);
     MUST(make(0, 4, SIZE) == 0);
     feed(6 * SIZE);

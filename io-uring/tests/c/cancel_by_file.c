@@ -71,7 +71,7 @@ int main(void)
     cancels(copy, IORING_ASYNC_CANCEL_ALL, 9);
     sorted(&ring, "all of one file", 2);
 
-    /* The number stands for another file from here on. */
+    /* From here on, a number is used again for another file before the cancel. */
     reads(pair[0], 0, 1);
     int number = pair[0];
     reuse(number, other[0]);

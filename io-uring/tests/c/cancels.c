@@ -26,7 +26,7 @@ static void cancels(int user_data, unsigned long long which, int fd, unsigned fl
 
 /* A batch submits a read of cached data, and in every second round also cancels it. If the cancel
  * finds the read, the cancel completes first. If the cancel finds nothing, the read completes
- * first, because a program may free a request that is not found. */
+ * first, because a program may then free the memory of the request. */
 static void cached(unsigned flags)
 {
     enum { ROUNDS = 200 };

@@ -101,8 +101,8 @@ int main(void)
     MUST(pipe(ends) == 0 && io_uring_queue_init(8, &ring, 0) == 0);
     for (int way = 0; way < WAYS; way++)
         one(way, ring.ring_fd);
-    /* These are more rings than the library watches for the duration of a call. It watches the
-     * others permanently. */
+    /* For the duration of a call, the library watches at most four rings. It watches the others
+     * permanently. */
     struct io_uring more[6];
     struct pollfd set[6];
     for (int at = 0; at < 6; at++) {

@@ -85,7 +85,7 @@ static void rounds(enum how how, int depth, int with_eventfd)
     while (begun < depth)
         read_at(begun++);
     while (ended < begun) {
-        /* With the kernel's io_uring, such a wait fails with EINTR now and then. */
+        /* With the kernel's io_uring, a wait for the descriptor sometimes fails with EINTR. */
         int got = await(how, epoll, fd, -1);
         MUST(got == 1 || (got < 0 && errno == EINTR));
         unsigned long long count = 0;
@@ -130,8 +130,8 @@ int main(void)
         rounds(how, DEPTH, 0);
         rounds(how, DEPTH, 1);
     }
-    /* No request ends during these waits. A timeout ends them, or a signal that their mask
-     * unblocks. */
+    /* No request ends during these waits. Each wait ends by its timeout, or by a signal that its
+     * mask unblocks. */
     int ends[2];
     MUST(pipe(ends) == 0);
     struct io_uring_sqe *sqe = entry(&ring, 0);

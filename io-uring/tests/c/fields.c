@@ -69,7 +69,7 @@ static const struct operation {
     { "socket", IORING_OP_SOCKET, -1, 0, 0, 0, 0, 0, 0, 0 },
     { "poll", IORING_OP_POLL_ADD, -1, 0, 0, 0, 0, 0, 0, 0 },
     { "poll remove", IORING_OP_POLL_REMOVE, -1, 0, 77, 0, 0, 0, 0, 0 },
-    /* These point to no valid time. */
+    /* The addresses of these entries point to no valid time. */
     { "timeout", IORING_OP_TIMEOUT, -1, 0, 8, 1, 0, 0, 0, 0 },
     { "linked timeout", IORING_OP_LINK_TIMEOUT, -1, 0, 8, 1, 0, 0, 0, 0 },
     { "timeout remove", IORING_OP_TIMEOUT_REMOVE, -1, 8, 77, 0, 0, 0, 0, 0 },

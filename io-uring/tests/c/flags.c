@@ -1,5 +1,5 @@
-/* Flags and offsets of reads and writes, on files of many kinds. Left out are requests that are
- * wrong in two ways: then the kernel's checks have another order than preadv2(2) has. */
+/* Flags and offsets of reads and writes, on files of many kinds. Requests that are wrong in two
+ * ways are left out: the kernel's io_uring checks in another order than preadv2(2). */
 #define _GNU_SOURCE
 #include "common.h"
 #include <signal.h>
@@ -58,7 +58,7 @@ static void terminal(int ends[2])
     MUST((ends[0] = open(ptsname(ends[1]), O_RDWR | O_NOCTTY)) >= 0);
 }
 
-/* `ends`: the one that is read, and the one that is written. */
+/* `ends[0]` is read, and `ends[1]` is written. */
 static void open_kind(enum kind kind, int is_write, int ends[2])
 {
     switch (kind) {
@@ -113,9 +113,9 @@ static int is_wrong_twice(enum kind kind, int is_write, int flags, long long off
     int is_odd = offset != 0 && offset != -1;
     /* A write to a timerfd, and all transfers of an epoll, are refused anyway. */
     int has_none = kind == EPOLL || (kind == TIMERFD && is_write);
-    /* A terminal is not tried before it is ready, whatever the offset is. */
     if (offset == -2 && (flags & NOWAIT))
         return 1;
+    /* The kernel does not check the offset before a terminal is ready. */
     return (is_unusual && (has_none || is_odd)) || (offset == -2 && (has_none || kind == TERMINAL));
 }
 
@@ -229,8 +229,8 @@ static void print_signals(struct io_uring *ring)
     }
 }
 
-/* Entries of one batch that follow each other: a cancel of a read that is submitted behind it, and
- * a read and a write of descriptors that were closed before. */
+/* Entries of one batch that depend on each other. A cancel names a read that follows in the batch.
+ * A read and a write use descriptors that the entry before them closes. */
 static void print_batches(struct io_uring *ring)
 {
     int full[2], empty[2], closed[2];

@@ -1,5 +1,5 @@
-/* A call or an entry points to a page that was mapped before and is unmapped. Besides, threads
- * end inside a wait. */
+/* A call or an entry points to a page that was mapped before and is unmapped. Besides, threads are
+ * cancelled inside a wait. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>

@@ -22,7 +22,7 @@ static void handler(int signal)
     errno = before;
 }
 
-/* The handler submits, too, while its thread closes a descriptor that a later entry waits for. */
+/* The handler submits, too. Its thread submits a close of a descriptor, and a NOP behind it. */
 static void submitting_handler(int signal)
 {
     int before = errno;

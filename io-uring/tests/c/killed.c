@@ -170,7 +170,7 @@ int main(int argc, char **argv)
      * in flight. */
     unsigned tail = *shared->ring.sq.ktail, waits = tail - *shared->ring.sq.khead, stay = 0;
     int taken = io_uring_enter(shared->ring.ring_fd, waits, 0, 0, NULL);
-    /* The last owner may have taken entries without moving the queue's head. These are not
+    /* The last owner may have taken entries without moving the queue's head. Those entries are not
      * submitted again. */
     MUST(taken >= 0 && taken <= (int)waits);
     waits = taken;

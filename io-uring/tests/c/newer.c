@@ -111,7 +111,8 @@ static bool tells_array(void)
     return sizes.sq_off.array != 0;
 }
 
-/* Without the function, or an array, the ring keeps its sizes. */
+/* The ring keeps its sizes if the function is missing, or if resizes do not return the array's
+ * place. */
 static void resizes(void)
 {
     int (*resize)(struct io_uring *, struct io_uring_params *);

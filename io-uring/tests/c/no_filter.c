@@ -1,6 +1,6 @@
 /* Prints the seccomp state and NoNewPrivs of its process. With an argument, it uses a ring by
- * system call instructions, with moves between each and the load of its number. The argument says
- * whose ring it must be: the library's ("ours") or the kernel's. */
+ * system call instructions. Moves stand between the load of a call's number and its instruction.
+ * The argument says whose ring it must be: the library's ("ours") or the kernel's. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>

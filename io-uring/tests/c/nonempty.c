@@ -36,7 +36,8 @@ static void open_pair(int kind, int ends[2])
         MUST(socketpair(AF_UNIX, TYPES[kind], 0, ends) == 0);
 }
 
-/* The data of a send over loopback is there when the send returns; the end may come later. */
+/* The data of a send over loopback is there when the send returns. The end of the stream may come
+ * later, so this function waits for it. */
 static void end_of(int fd, int other)
 {
     struct pollfd ready = { .fd = other, .events = POLLRDHUP };
@@ -51,7 +52,8 @@ static void receive(int how, int fd, int len, int flags, const char *what)
 {
     static struct iovec part;
     static struct msghdr header;
-    /* A READ has no such flags, and a request that polls first waits. */
+    /* A READ has no flags for messages. A request that polls first has to wait, which MSG_DONTWAIT
+     * forbids. */
     if (flags && (how == READ || (how == RECV_POLL_FIRST && flags & MSG_DONTWAIT)))
         return;
     struct io_uring_sqe *sqe = entry(&ring, 1);
@@ -104,8 +106,8 @@ static void plain(int kind, int how)
     close(ends[1]);
 }
 
-/* A receive stops behind data that has descriptors: more may be there, although it got less than it
- * has asked for. */
+/* A receive ends behind data that carries descriptors. It gets less than it has asked for, although
+ * more data may be there. */
 static void with_descriptors(int how)
 {
     int ends[2];
@@ -126,7 +128,8 @@ static void with_descriptors(int how)
     close(ends[1]);
 }
 
-/* Receives of all that is there, with the end behind it. */
+/* Receives before the end of the stream, after shutdown(2), below a low-water mark, and before
+ * urgent data. */
 static void ends(int kind, int how)
 {
     int ends[2], small = 100;
@@ -180,7 +183,7 @@ static void bytes(const char *what, int count)
     }
 }
 
-/* Receives into buffers of a group: one, several, and again and again. */
+/* Receives into buffers of a group: into one buffer, in bundles, and by multishots. */
 static void into_groups(int kind, int priority, const char *what)
 {
     struct group reg = { (unsigned long)provided, COUNT, GROUP, 0, { 0 } };

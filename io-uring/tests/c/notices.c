@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* No probe shows whether a kernel sends lists of buffers (VECTORED). Kernels that do so also have
- * PIPE, so the test needs PIPE. */
+/* No probe shows whether a kernel sends lists of buffers (VECTORED). Kernels with PIPE, which is
+ * newer, all send them, so the test needs PIPE. */
 enum { PIPE = 62, SEND_ZC = 47, SENDMSG_ZC, POLL_FIRST = 1, FIXED = 4, REPORTS = 8, VECTORED = 32 };
 
 static struct io_uring ring;
@@ -137,7 +137,7 @@ static void refused(void)
     told("a file");
     send_(SEND_ZC, -1, "hello", 5, 0, 0);
     told("no descriptor");
-    /* An error of the file takes precedence over an index that names no registered buffer. */
+    /* An error of the file takes precedence over an address outside of the registered buffer. */
     send_(SEND_ZC, pair[0], "hello", 5, 0, FIXED);
     told("a pair, beside the buffer");
     send_(SEND_ZC, 0, "hello", 5, 0, FIXED)->fd = scratch();
@@ -172,7 +172,8 @@ static void refused(void)
     told("SEND of a registered buffer");
 }
 
-/* Has the other end not acknowledged all data yet? A full socket gets room only after that. */
+/* Has the other end not acknowledged all data yet? An acknowledgement may give a full socket
+ * room. */
 static int is_unanswered(int fd)
 {
     struct tcp_info info = { 0 };

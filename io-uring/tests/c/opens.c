@@ -1,6 +1,6 @@
 /* Opens through a ring: files of many kinds, with many flags. Each open is made twice: at first the
  * path may be unknown, later the kernel remembers it. The descriptor and its flags are the same as
- * with open(2). A lease of another descriptor is not waited for by the submit. */
+ * with open(2). The submit does not wait for a lease that another descriptor has. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <linux/openat2.h>
@@ -138,8 +138,8 @@ static void lease(void)
     close(holder);
 }
 
-/* A linked timeout ends while the open still waits for the lease. Whether the open ends with it
- * depends on the thread that makes it. */
+/* A linked timeout expires while the open still waits for the lease. Whether it ends the open
+ * depends on the thread that executes the open. */
 static void timed(void)
 {
     struct __kernel_timespec soon = { 0, 20000000 };

@@ -108,7 +108,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
         sqe->flags |= IOSQE_FIXED_FILE;
         break;
     case 13:
-        /* The kernel may execute an entry behind a link on a worker, which no timeout ends. */
+        /* The kernel may execute a read behind a link on a worker. No timeout ends such a read. */
         if (after_link) {
             io_uring_prep_nop(sqe);
             break;
@@ -196,7 +196,6 @@ static void take_all(struct io_uring *ring, int count)
         io_uring_cqe_seen(ring, cqe);
     }
     qsort(all, have, sizeof *all, by_user_data);
-    /* The flag that reports more data is not compared. */
     for (int at = 0; at < have; at++)
         printf("result: %llu gives %d, flags %u\n", (unsigned long long)all[at].user_data,
                all[at].res, all[at].flags);

@@ -1,6 +1,6 @@
-/* Random entries of newer operations, the last of which came with Linux 6.16: commands to sockets,
- * pipes, waits for epolls, futexes and children, lists in registered buffers, and sends without a
- * copy. */
+/* Random entries of newer operations: commands to sockets, pipes, waits for epolls, futexes and
+ * children, lists in registered buffers, and sends without a copy. The last of these operations
+ * came with Linux 6.16. */
 #include <arpa/inet.h>
 #include <linux/futex.h>
 #include <signal.h>

@@ -80,7 +80,7 @@ static void draw_waiters(void)
         *one = (struct waiter){ .kind = pick(all.end == BY_DATA ? LASTS : KINDS), .slot = -1 };
         if (!is_new && one->kind >= NEWER && one->kind < LASTS)
             one->kind = POLL;
-        /* A request whose thread has ended gets no state of a child. */
+        /* A request whose thread has ended does not get a child's state. */
         if (one->kind == CHILD && all.end == BY_THREAD)
             one->kind = POLL;
         int has_file = one->kind != TIMEOUT && (one->kind < FUTEX || one->kind > CHILD);
@@ -220,7 +220,7 @@ static void *submit_waiters(void *is_thread)
     return NULL;
 }
 
-/* Fills a cancel, which means at most one request, or all. Behind a drain, workers of the kernel
+/* Fills a cancel of at most one request, or of all. Behind a drain, workers of the kernel
  * execute cancels, and a cancel by file may find another cancel. So behind a drain, a cancel is
  * by user_data only. */
 static void draw_cancel(struct io_uring_sqe *sqe)
@@ -245,7 +245,7 @@ static void draw_cancel(struct io_uring_sqe *sqe)
         io_uring_prep_cancel_fd(sqe, slot, IORING_ASYNC_CANCEL_FD_FIXED | IORING_ASYNC_CANCEL_ALL);
         break;
     case 6:
-        /* In the kernel, a futex that was just woken hides others from a cancel. */
+        /* In the kernel, a request whose futex was just woken hides others from a cancel. */
         io_uring_prep_cancel64(sqe, all.wakes ? FIRST_WAITER : 0,
                                all.wakes ? 0 : IORING_ASYNC_CANCEL_ANY);
         break;
@@ -264,7 +264,8 @@ static int minus_one = -1;
 /* Fills an entry that does not wait. Behind a drain, several workers of the kernel would change
  * slots at once, so slots stay as they are. No cancel is for requests of another thread: the kernel
  * ends these only when that thread runs. Linked entries are issued by task work, which the kernel
- * may interrupt for other threads. The order is certain only in a ring with deferred task work. */
+ * may interrupt for other threads. Only a ring with deferred task work has a certain order, so only
+ * there a cancel may be behind a link. */
 static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
 {
     int cancels = all.end != BY_THREAD && (all.defers || !after_link);
@@ -495,7 +496,6 @@ static void prints_all(void)
                 printf("tag %u comes before what uses it\n", waiters[at].tags[of]);
     qsort(all.seen, all.count, sizeof *all.seen, by_user_data);
     for (int at = 0; at < all.count; at++)
-        /* The flag that reports more data is not compared. */
         printf("result: %llu gives %d, flags %u\n", (unsigned long long)all.seen[at].user_data,
                result_of(&all.seen[at]), all.seen[at].flags);
     printf("%u more\n", io_uring_cq_ready(&all.ring));

@@ -36,7 +36,8 @@ static int shared, pair[2];
 static pthread_mutex_t submits = PTHREAD_MUTEX_INITIALIZER;
 static int taken[2];
 
-/* Waits for the completion of its own request, and leaves others to the other thread. */
+/* Waits for the completion of the request of thread `who`. Notes each completion that it takes in
+ * `taken`, for both threads. */
 static void own(struct io_uring *ring, int who)
 {
     for (int done = 0; !done;) {
@@ -146,7 +147,7 @@ static void one_waits(void)
     pthread_join(thread, NULL);
     printf("a cancel ends the wait: %d\n", answer);
     sorted(&ring, "cancel", 2);
-    /* Waits under a mask that unblocks a signal: the signal ends the first, data the second. */
+    /* Two waits under a mask that unblocks a signal: the signal ends one, and data the other. */
     receive(&ring, pair[0], &byte, 2);
     MUST(io_uring_submit(&ring) == 1);
     thread = begin(&late);

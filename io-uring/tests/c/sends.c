@@ -18,7 +18,7 @@ static void count(int signal)
 enum kind { TCP, STREAM, DATAGRAM, PACKETS, KINDS };
 static const char *const names[] = { "tcp", "unix stream", "unix datagram", "unix seqpacket" };
 
-/* FULL: no byte more fits into the socket. BROKEN: nobody receives. */
+/* FULL: not one more byte fits into the socket. BROKEN: nobody receives. */
 enum { FULL = 1, BROKEN };
 
 static void open_pair(enum kind kind, int state, int ends[2])
@@ -41,7 +41,8 @@ static void open_pair(enum kind kind, int state, int ends[2])
             ;
 }
 
-/* The first entry of a letter: its data is that letter. */
+/* Adds an entry of the kind `what`. The data of entry 0 is the letter a, of entry 1 the letter b,
+ * and so on. */
 static void add(char what, int at, const int ends[2], const int others[2])
 {
     static struct msghdr headers[ENTRIES];
@@ -91,11 +92,11 @@ static int by_letter(const void *a, const void *b)
     return *(const char *)a - *(const char *)b;
 }
 
-/* Takes data of the program's entries, and prints their letters in their order. */
+/* Takes the data that has come, and appends the letter of each entry to `letters`, in order. */
 static void drain(int fd, char *letters)
 {
     ssize_t n;
-    /* An empty message gives 0, and so does the end. */
+    /* An empty message gives 0, and so does the end of a stream. */
     for (int empty = 0; empty < 4; empty += n == 0) {
         if ((n = recv(fd, drained, sizeof drained, MSG_DONTWAIT)) < 0)
             break;
@@ -129,14 +130,14 @@ static void run(enum kind kind, int state, const char *program)
     }
     drain(ends[1], letters);
     drain(others[1], rest);
-    /* Sends that wait, and those of other threads, have no order. */
+    /* Sends that wait, and sends that other threads execute, have no order. */
     if (state == FULL || strpbrk(program, "ry"))
         qsort(letters, strlen(letters), 1, by_letter);
     printf("%s%s, %s:", names[kind],
            state == FULL ? ", full" : state == BROKEN ? ", broken" : "", program);
     for (int at = 0; at < count; at++)
         printf(" %d", results[at]);
-    /* Another thread may make a send that has waited, without a signal. */
+    /* Another thread may execute a send that has waited. Such a send raises no SIGPIPE. */
     printf("; %s, %s; signal %d\n", letters, rest, state != FULL && signals > 0);
     signals = 0;
     close(ends[0]), close(ends[1]), close(others[0]), close(others[1]);
@@ -144,7 +145,7 @@ static void run(enum kind kind, int state, const char *program)
 
 int main(void)
 {
-    /* A shutdown is left to another thread: no send follows it, and none waits before it. */
+    /* Another thread executes a shutdown, so no send of a program follows it or waits before it. */
     static const char *const programs[] = {
         "s", "w", "a", "d", "z", "f", "b", "o", "ss", "ssss", "swsw", "svsv", "sm", "ms", "msm",
         "smsms", "mws", "ls", "sls", "lsss", "slnss", "rs", "srs", "ssrss", "sys", "qs", "sq",

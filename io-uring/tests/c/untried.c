@@ -22,8 +22,7 @@ static void feed(int fd, int len)
     MUST(write(fd, out, len) == len);
 }
 
-/* Prints the results of `count` requests. The flags are not compared: only the kernel sets the
- * flag for more data here. */
+/* Prints the results of `count` requests, without their flags. */
 static void results(struct io_uring *ring, const char *what, int count)
 {
     for (int at = 0; at < count; at++) {

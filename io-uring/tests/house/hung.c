@@ -115,8 +115,8 @@ int main(int arguments, char **argument)
     end("the end of another ring", 0);
     wait_to_be_told();
 
-    /* The server answers again. The polls end, so do the close (with 0), the open and the metadata,
-     * and so does a read that is its file's last user. */
+    /* The server answers again. Now the polls, the close (with 0), the open and the request for
+     * metadata complete. Below, a read completes that is the last user of its file. */
     int sum = 0;
     for (int at = 0; at < 4; at++)
         sum += result(&three);

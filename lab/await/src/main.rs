@@ -192,7 +192,7 @@ fn measure_here(arguments: &Arguments, cell: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &measured)?;
     out.flush()?;
-    // Some runtimes wait for their threads when they are dropped.
+    // Ends the process, even if a runtime has left threads behind.
     std::process::exit(0);
 }
 

@@ -144,7 +144,7 @@ impl Plan {
         Ok(file)
     }
 
-    /// Checks that the device has read about as many bytes as the cold reads need.
+    /// Checks that about as many bytes came from the device as the cold reads need.
     pub fn check(&self, device_bytes: u64) -> Result<()> {
         let all = (self.reads() * BLOCK) as u64;
         let expected = all * (1000 - self.hits_permille) / 1000;
@@ -189,7 +189,7 @@ impl Resident {
     }
 }
 
-/// Bytes that devices have read for this process (proc(5), `read_bytes`).
+/// Bytes that were read from devices for this process (proc(5), `read_bytes`).
 pub fn device_bytes() -> Result<u64> {
     let mut text = String::new();
     File::open("/proc/self/io")?.read_to_string(&mut text)?;

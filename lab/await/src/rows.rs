@@ -91,7 +91,7 @@ fn cpu_time() -> Duration {
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
-/// Start and end of the measurement: the same for each row.
+/// Start and end of the measurement: the same for each row except fio.
 struct Watch {
     begin: Instant,
     cpu: Duration,
@@ -122,8 +122,8 @@ impl Watch {
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// Runs the plan's tasks and the timer on an executor, given how it spawns, sleeps, joins, and
-/// reads a block.
+/// Runs the plan's tasks and the timer on an executor. The other arguments say how to spawn a task,
+/// sleep, take a task's result, open the file and read a block.
 macro_rules! tasks {
     ($plan:expr, $spawn:expr, $sleep:expr, $joined:expr, $open:expr, $read:expr) => {{
         let stops = Arc::new(AtomicBool::new(false));

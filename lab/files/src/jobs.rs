@@ -1,4 +1,4 @@
-//! The jobs.
+//! The jobs that are measured, and the sides of each comparison.
 
 use std::fs::File as StdFile;
 use std::io::Write as _;

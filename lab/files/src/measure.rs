@@ -1,4 +1,4 @@
-//! Sides that take turns, and their times.
+//! The sides of a comparison, which run one after the other, and their times.
 
 use std::time::Instant;
 

@@ -40,7 +40,7 @@ pub struct Request {
 
 /// An asynchronous interface, with the functions that the loop needs.
 ///
-/// Dropping it waits for requests in flight, because the buffers are freed afterwards.
+/// Dropping a queue waits for its requests in flight, because the buffers are freed afterwards.
 pub trait Queue {
     /// Prepares a request for the next submission.
     ///

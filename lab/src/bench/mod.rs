@@ -1,4 +1,5 @@
-//! Loads, and the engines that execute them: uringlet's and the native interfaces, all in one loop.
+//! Loads, and the engines that execute them: uringlet's and the native interfaces. All asynchronous
+//! engines run the same loop.
 
 mod drive;
 mod engine;

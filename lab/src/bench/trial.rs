@@ -60,7 +60,7 @@ impl Trial {
         job.manner = self.manner;
         let figure = self.engine.run(self.pool, &mut job)?;
         if self.load.write {
-            // The next engine must not find this one's write-back under way.
+            // The write-back of this engine's data must end before the next engine runs.
             file.sync_data().map_err(|error| format!("fdatasync failed: {error}"))?;
         }
         if figure.requests == 0 { Err("no request was made".into()) } else { Ok(figure) }
@@ -125,10 +125,13 @@ pub fn exclusion(load: &Load, scratch: &Scratch, storage: &Storage) -> Option<St
     None
 }
 
-/// The order of the runs: for each run, its round and the index of the member that runs. `lengths`
-/// has the number of members of each group, whose indices are consecutive. Every second round runs
-/// each group in the opposite order. After two rounds, each group begins with its next member. So
-/// no member always runs after the same member, whose load may have changed the machine's state.
+/// The order in which the members of groups run, such as the cells of a table. Returns for each run
+/// its round and the index of its member. `lengths` has the number of members of each group. The
+/// indices of a group are consecutive.
+///
+/// Every second round runs each group in the opposite order. Every two rounds, each group begins
+/// with its next member. So no member always runs after the same member, whose load may have
+/// changed the machine's state.
 pub fn interleaved(lengths: &[usize], rounds: u32) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     for round in 0..rounds {

@@ -21,7 +21,7 @@ use std::ops::Range;
 /// The facts that are known before the first measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Header {
-    /// `bench`, `reproduce lookup`.
+    /// The command's name, such as `bench` or `reproduce lookup`.
     pub command: String,
     /// uringlet's version.
     pub version: String,

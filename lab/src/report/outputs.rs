@@ -137,7 +137,7 @@ fn write(target: Option<Target>, content: impl FnOnce(&mut Vec<u8>) -> Result<()
 }
 
 impl Target {
-    /// Opens a file. It is refused if it cannot be made.
+    /// Opens a file, or makes it. An error becomes a refusal.
     fn open(option: &'static str, path: &Path) -> Result<Self> {
         Self::try_open(option, path).map_err(|error| cannot_make(option, path, &error))
     }

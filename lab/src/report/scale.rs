@@ -26,7 +26,7 @@ impl Axis {
         Self { name: name.into(), unit: unit.into(), scale }
     }
 
-    /// `rate (requests/s)`.
+    /// The name and the unit, such as `rate (requests/s)`.
     pub fn label(&self) -> String {
         format!("{} ({})", self.name, self.unit)
     }

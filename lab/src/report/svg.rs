@@ -253,7 +253,7 @@ fn apart(ticks: &[f64], at: impl Fn(f64) -> f64, name: impl Fn(f64) -> String) -
     ticks.iter().filter(fits).copied().collect()
 }
 
-/// The width of the text beside a bar with its value, in units of the plot.
+/// The width of the text with a bar's value, in units of the plot.
 const VALUES: f64 = 58.0;
 
 fn draw_bars(bars: &Bars) -> (f64, Markup) {

@@ -1,7 +1,7 @@
 //! A pool of duplicated descriptors makes the C library's POSIX AIO parallel (QEMU, 2008).
 //!
-//! The C library executes the requests of one descriptor one after the other. With a request on
-//! each of several duplicates, it has a thread for each of them.
+//! The C library executes the requests of one descriptor one after the other. If several duplicates
+//! have a request each, the C library uses a thread for each duplicate.
 
 use super::cells::{self, keeps};
 use super::options::Options;
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// The engine and the pool by whose throughput the throughput of the others is divided.
+    /// The engine and the pool of the baseline: ratios are divided by their throughput.
     fn baseline(self) -> (Engine, Option<usize>) {
         if self.is_direct() { (Engine::Libaio, None) } else { (Engine::OursPosixAio, Some(1)) }
     }
@@ -108,7 +108,7 @@ impl Table {
 /// The values of one side of a line: the measured or the published side.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Values {
-    /// Throughput, in millions of bytes.
+    /// Throughput, in millions of bytes per second.
     mb_per_s: f64,
     /// Mean submission latency; none without a submit.
     submit_us: Option<f64>,

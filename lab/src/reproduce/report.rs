@@ -28,7 +28,7 @@ impl Ratio {
         })
     }
 
-    /// `0.98–1.03`.
+    /// The lowest and the highest ratio, such as `0.98–1.03`.
     pub fn spread(&self) -> String {
         format!("{:.2}–{:.2}", self.lowest, self.highest)
     }
@@ -139,7 +139,7 @@ impl Shown {
     }
 }
 
-/// `1 thread`, `2 threads`.
+/// The number of threads with the word, such as `2 threads`.
 pub fn threads(count: usize) -> String {
     format!("{count} {}", size::plural(count as u64, "thread"))
 }

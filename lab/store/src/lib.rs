@@ -191,7 +191,7 @@ impl ObjectStore for Store {
         let ranges: Vec<_> = ranges.collect::<Result<_>>()?;
         let chunks = file.read_ranges(&ranges, COALESCE).await;
         let chunks = chunks.map_err(|error| failed(error, location))?;
-        // A chunk keeps the buffer in memory that it shares with other chunks.
+        // A chunk keeps in memory the buffer that it shares with other chunks.
         Ok(chunks.into_iter().map(Bytes::from_owner).collect())
     }
 

@@ -1,5 +1,5 @@
-/* pthread_cancel of waiting threads: the calls are no cancellation points, as natively, and the
- * context still works afterwards. */
+/* pthread_cancel of waiting threads: the calls are no cancellation points, as in the original, and
+ * the context still works afterwards. */
 #include "common.h"
 
 struct waiter {

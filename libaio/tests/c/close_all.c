@@ -1,5 +1,5 @@
-/* A program that closes every unknown descriptor, as a daemon does, and gets their numbers
- * again. */
+/* A program closes every descriptor that it does not know, as a daemon does. Files that it opens
+ * later get the same numbers. */
 #include "common.h"
 
 enum { BUFFERED = 10, DIRECT, PIPE_OUT, PIPE_IN, EVENTS, KEPT_END };
@@ -28,7 +28,7 @@ static int work(io_context_t ctx)
     memset(buf, 0, 3 * EACH * PAGE);
     if (io_submit(ctx, 3 * EACH, list) != 3 * EACH)
         die("submit");
-    /* The program learns from the eventfd alone that these requests have ended. */
+    /* Only the eventfd tells the program that the last EACH requests have ended. */
     struct pollfd wait = {EVENTS, POLLIN, 0};
     while (count < EACH) {
         uint64_t more;

@@ -25,7 +25,7 @@ UNUSED static int is_original(void)
 }
 
 /* The original's contexts count against a limit of the machine (aio-max-nr), which other
- * programs exhaust for moments. The drop-in's never reach it. */
+ * programs exhaust for moments. The drop-in makes contexts beyond that limit, too. */
 UNUSED static int set_up(int events, io_context_t *ctx)
 {
     for (int tries = 0;; tries++) {

@@ -1,5 +1,5 @@
 /* io_destroy while other threads submit and reap: each call succeeds or fails with EINVAL
- * (io_submit also with EAGAIN). Afterwards no buffer is used. */
+ * (io_submit also with EAGAIN). Once io_destroy has returned, no buffer is used. */
 #include "common.h"
 
 #define ROUNDS 60
@@ -32,7 +32,8 @@ static void *work(void *argument)
             __atomic_add_fetch(&other_answers, 1, __ATOMIC_RELAXED);
         if (got > 0)
             __atomic_add_fetch(&done, got, __ATOMIC_RELAXED);
-        /* The call is by number: the original's function reads through the handle. */
+        /* The call is made by number. The original's io_getevents would read the ring at the
+         * handle's address, which may be unmapped by now. */
         got = (int)syscall(SYS_io_getevents, mine, 0L, (long)BATCH, events, &zero);
         if (got < 0 && errno != EINVAL)
             __atomic_add_fetch(&other_answers, 1, __ATOMIC_RELAXED);

@@ -126,7 +126,7 @@ int main(void)
         writes(ctx, ways[i].name, ways[i].end);
         polls(ctx, ways[i].name, ways[i].end);
     }
-    /* A folder is synced, and closed by its stream. */
+    /* Submits an fsync of a folder, and closes the folder's descriptor by closedir. */
     const char *where = getenv("TMPDIR");
     DIR *folder = opendir(where ? where : "/tmp");
     struct iocb sync;

@@ -1,5 +1,6 @@
 /* Event loops: direct requests signalled by an eventfd, and threads that wait for it in poll,
- * select or epoll. Each completion counts once, and is in the ring when the call returns. */
+ * select or epoll. Each completion raises the eventfd's count by one, and is in the ring when the
+ * wait returns. */
 #include "common.h"
 #include <setjmp.h>
 #include <sys/epoll.h>

@@ -1,6 +1,6 @@
-/* IOCB_FLAG_RESFD if the counter is full, or nearly. A notification does not block, and the
- * event comes nevertheless. The kernel's notification can raise the counter to its maximum, which
- * poll reports as an error. write(2) can raise it to one less. */
+/* IOCB_FLAG_RESFD with an eventfd whose counter is full, or nearly. A notification does not block,
+ * and the event comes nevertheless. The kernel's notification can raise the counter to its maximum,
+ * which poll reports as an error. write(2) can raise the counter only to one less. */
 #include "common.h"
 
 #define FULL 0xfffffffffffffffeULL
@@ -51,7 +51,7 @@ static uint64_t count_of(int counter)
     return value;
 }
 
-/* Reads a counter, and prints its count, FULL at most, and poll's answer. First waits until the
+/* Reads a counter. Prints its count (FULL at most) and the answer of poll. First waits until the
  * count is at least `least`, because an event may be in the ring just before it is counted. */
 static void say_count(const char *what, int counter, uint64_t least)
 {

@@ -39,7 +39,8 @@ static void inherited(io_context_t ctx)
 }
 
 /* Prints an answer of io_getevents in a child. libaio checks the ring before it asks the kernel,
- * and only the kernel knows to which process the context belongs. */
+ * and only the kernel knows to which process the context belongs. So an answer may depend on what
+ * is in the ring. */
 static void in_words(const char *what, long value)
 {
     char name[128];

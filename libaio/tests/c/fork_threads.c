@@ -1,4 +1,5 @@
-/* Children of a process whose threads are busy: no lock of theirs blocks the children. */
+/* Children are forked while other threads of the parent are busy. A lock that such a thread holds
+ * must not block a child. */
 #include "common.h"
 
 #define THREADS 3
@@ -58,7 +59,7 @@ int main(void)
         pid_t pid = fork();
         if (pid == 0) {
             int right = round_trip(buf);
-            /* A child of the child. Beside its first thread, the child has only the library's. */
+            /* A child of the child. The child has only its first thread and the library's. */
             pid_t second = right && i % 10 == 0 ? fork() : -1;
             int status = 0;
             if (second == 0)

@@ -22,7 +22,7 @@ static void handler(int signal)
     (void)signal;
 }
 
-/* Readable memory, never a context: libaio looks for a ring's magic number in it. */
+/* Readable memory that is no context: libaio looks there for a ring's magic number. */
 static _Alignas(8) char no_ring[64];
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Invalid handles: a million for each call, and none is followed. */
+/* A million invalid handles for each call. The library refuses each of them, and reads no memory
+ * through it. */
 #include "common.h"
 
 #define HANDLES 1000000

@@ -1,5 +1,5 @@
-/* A foreign program closes all descriptors without the library's knowledge, and exits with requests
- * in flight. */
+/* Children exit with requests in flight. Then the program closes all descriptors that it does not
+ * know, and goes on. */
 #include "common.h"
 
 static void in_flight(int fd, int leave_by_exit)
@@ -63,8 +63,8 @@ int main(void)
     }
     answer("submit of 16 after that", io_submit(ctx, 16, list));
     reap(ctx, 16, events);
-    /* Numbers that the library may have had belong to the program: nothing may write to them or
-     * close them. */
+    /* The numbers that the loop has closed belong to the program. The library must not write to
+     * them or close them. */
     int counters[32], touched = 0;
     for (int i = 0; i < 32; i++)
         counters[i] = eventfd(0, EFD_NONBLOCK);

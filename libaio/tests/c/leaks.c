@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     fd = plain;
     yes("contexts are made, used and destroyed", right == contexts);
     yes("threads are at most 70", settled("Threads:", 70) <= 70);
-    /* The engine keeps a descriptor for itself from the first use on. */
+    /* The engine may have opened descriptors of its own meanwhile. */
     yes("descriptors, at most 2 more", open_descriptors() - descriptors <= 2);
     yes("mappings, at most 150 more", mappings() - maps <= 150);
     yes("memory in use, at most 8 MiB more", status("VmRSS:") - memory <= 8 << 10);
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
     yes("descriptors, after many at once", open_descriptors() - descriptors <= 2);
     yes("memory in use, after many at once", status("VmRSS:") - memory <= 8 << 10);
 
-    /* Children that end, each with a request of the parent's in flight. */
+    /* Children that end while a request of the parent is in flight. */
     static struct iocb iocb;
     struct io_event event;
     int exited = 0;
@@ -111,7 +111,7 @@ int main(int argc, char **argv)
         exited += code == 0 && event.res == PAGE;
     }
     yes("every child ended well", exited == forks);
-    /* Programs that are started. */
+    /* Programs that are started while a request is in flight. */
     long starts = number("URINGLET_TEST_EXECS", 100);
     int started = 0;
     for (long i = 0; i < starts; i++) {

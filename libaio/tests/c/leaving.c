@@ -159,7 +159,8 @@ static void by_handler(void)
 static void by_kill(void) { kill(getpid(), SIGKILL); }
 static void by_reading(void) { _exit(written()); }
 
-/* Each child leaves in a signal handler, at any moment of its calls. Only its end is checked. */
+/* Each child leaves in a signal handler, at any moment of its calls. The test checks only that the
+ * child ends. */
 static void at_any_moment(void)
 {
     static struct iocb iocb;
@@ -185,7 +186,7 @@ static void at_any_moment(void)
     say("[io_submit leaves] _exit in a signal handler, at any moment", "%d of 100 end", over);
 }
 
-/* A child that ends, and an exec that fails, do not have the parent's requests executed twice. */
+/* If a child ends, or an exec fails, each request of the parent is still executed only once. */
 static void once_only(void)
 {
     struct io_event events[BLOCKS];
@@ -260,7 +261,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < COUNT(ways); i++) {
         if (ftruncate(fd, 0))
             die("ftruncate");
-        /* Existing blocks: writing to them does not sleep. The rest is appended. */
+        /* The first half of the blocks exists, so that writes to it do not sleep. The second half
+         * is appended. */
         static unsigned char zeros[BLOCKS / 2 * PAGE];
         if (pwrite(fd, zeros, sizeof zeros, 0) != sizeof zeros)
             die("pwrite");

@@ -13,7 +13,7 @@ static int is_known(int got)
 }
 
 /* The number of bytes that a step may take: less than 0.4 MiB, 6 to 12 MiB, or a little more than
- * 64 or 256 MiB, so that a large reservation may succeed and later ones fail. */
+ * 64 or 256 MiB. With the last two, a large reservation may succeed, and later ones fail. */
 static long room(int step)
 {
     if (step < 24)

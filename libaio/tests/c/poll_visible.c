@@ -1,5 +1,5 @@
-/* A buffered request that does not sleep is complete for the very next io_getevents, even
- * without a timeout. */
+/* A buffered request that does not sleep is complete for the very next io_getevents, even if the
+ * timeout is zero. */
 #include "common.h"
 
 #define ROUNDS 200
@@ -30,8 +30,8 @@ static void rounds(io_context_t ctx, const char *kind, int write, int batch,
         if (got < batch)
             reap(ctx, batch - (got > 0 ? got : 0), events);
     }
-    /* On a busy machine a thread may lose its CPU during a batch, for so long that it seems to
-     * sleep. */
+    /* On a busy machine a thread may lose its CPU during a batch, and seem to sleep. So one round
+     * in twenty may miss requests. */
     if (visible >= ROUNDS - ROUNDS / 20)
         say(kind, "there");
     else
@@ -52,7 +52,7 @@ int main(void)
     rounds(ctx, "writes, forever", 1, 1, NULL);
     rounds(ctx, "8 writes, no time", 1, 8, &zero);
     rounds(ctx, "8 writes, forever", 1, 8, NULL);
-    /* The same calls from the first request of a fresh context on. */
+    /* The same check of the first request of each fresh context. */
     int first = 0;
     for (int round = 0; round < 50; round++) {
         io_context_t fresh = setup(4);

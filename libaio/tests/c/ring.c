@@ -20,7 +20,8 @@ struct job {
     int fd, counter, submitted, reaped, wrong;
 };
 
-/* Submits a slot's next request: a write of a block, or later a read of the same block. */
+/* Submits a slot's next request: a write to one of the slot's four blocks, or a read of one.
+ * DEPTH writes are followed by DEPTH reads, and so on. */
 static void submit(io_context_t ctx, struct job *job, int slot)
 {
     struct iocb *iocb = &job->iocbs[slot];
@@ -63,7 +64,7 @@ static void report(struct job *job, struct ring *ring, const char *kind)
     say(name, "%u", ready((io_context_t)ring));
 }
 
-/* Copies events one by one, and stores the head with release after each. */
+/* Copies events one by one, and stores the head with release order after each event. */
 static void like_fio(io_context_t ctx, int fd, const char *kind)
 {
     struct job job = {.buf = pages(DEPTH * PAGE), .fd = fd, .counter = -1};

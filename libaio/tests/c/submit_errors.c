@@ -52,7 +52,7 @@ int main(void)
     request(ctx, "reqprio of an unknown class", &iocb);
     iocb.aio_reqprio = 1 << 13 | 4;
     request(ctx, "reqprio realtime", &iocb);
-    /* A child without the permission for real-time priorities, which has a context of its own. */
+    /* A child has a context of its own, and no permission for real-time priorities. */
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {

@@ -1,4 +1,4 @@
-/* Children that share the memory: descriptors that they close before they execute another
+/* Children that share the parent's memory: descriptors that they close before they execute another
  * program stay open in the parent. */
 #include "common.h"
 #include <spawn.h>
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     say("and 50 by posix_spawn", "%d", ended);
     say("reads after", "%d", reads(ctx));
     /* Descriptors that the children have closed are still in use here. A second poll, which
-     * fires, makes the waiter check the first again. */
+     * fires, makes the waiter check the first poll again. */
     close(ends[0]);
     io_prep_poll(&other_poll, others[0], POLLIN);
     answer("another poll", submit1(ctx, &other_poll));

@@ -1,7 +1,7 @@
 /* Prints by how much a context with direct reads raises the host's fs.aio-nr, and how many contexts
  * can be made with few descriptors. Other programs make and end contexts meanwhile. So a reading
- * counts only if fs.aio-nr is the same before and after it. A figure counts if AGREE readings agree
- * on it, and at most half as many on any other figure. */
+ * counts only if fs.aio-nr is the same before and after it. A figure counts if at least AGREE
+ * readings agree on it, and at most half as many agree on any other figure. */
 #include "../c/common.h"
 #include <sys/resource.h>
 

@@ -120,7 +120,7 @@ static void get_known(io_context_t ctx)
     memset(requests, 0, sizeof requests);
 }
 
-/* A read of another file, which is waited for. */
+/* Reads from another file, and waits for the completion. */
 static void read_local(io_context_t ctx)
 {
     struct timespec limit = {60, 0};
@@ -196,8 +196,8 @@ static void steps(io_context_t ctx)
     check();
 }
 
-/* Destroys the context with requests in flight. They have the right results, and no buffer is
- * written to after the call. */
+/* Destroys the context with requests in flight. Checks that they have the right results, and that
+ * no buffer is written to after the call. */
 static void destroy(io_context_t ctx)
 {
     submit(ctx);

@@ -1,4 +1,5 @@
-/* unload LIBRARY: loads and unloads it while its threads are running; then uses it again. */
+/* unload LIBRARY: loads the library, and unloads it while its threads are running. Does both a
+ * second time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

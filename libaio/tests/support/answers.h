@@ -45,7 +45,8 @@
 
 UNUSED static volatile uintptr_t unmapped = 8;
 
-/* Ends the program after an error of the program itself or of the machine, which is no answer. */
+/* Ends the program after an error of the program itself or of the machine. Such an error is no
+ * answer that tests compare. */
 UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...)
 {
     va_list list;
@@ -168,8 +169,8 @@ UNUSED static int reopen(int fd, int flags)
     return other < 0 ? -errno : other;
 }
 
-/* Opens the same file under a number that no file of this process has had: nothing can be known
-   about it yet. */
+/* Moves the file of `fd` to a number that no file of this process has had, so that the library
+   knows nothing about the number. */
 UNUSED static int unseen(int fd)
 {
     static int next = 100;
@@ -190,8 +191,8 @@ UNUSED static void *pages(size_t n)
     return at;
 }
 
-/* One accessible page with an inaccessible one after it (if that were unmapped, something else
- * could be mapped there). */
+/* One accessible page with an inaccessible one after it. The second page stays mapped, because
+ * another mapping could take the place of an unmapped page. */
 UNUSED static unsigned char *last_page(void)
 {
     unsigned char *at = pages(2 * PAGE);
@@ -207,8 +208,8 @@ UNUSED static double now(void)
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
-/* Confines the program to one CPU: the number of requests that the kernel accepts depends on the
- * CPUs, to which it gives request slots in batches. */
+/* Confines the program to one CPU. The kernel gives request slots to CPUs in batches, so the number
+ * of requests that it accepts depends on the CPUs that submit. */
 UNUSED static void stay_on_one_cpu(void)
 {
     cpu_set_t set;

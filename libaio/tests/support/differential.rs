@@ -142,7 +142,7 @@ impl Suite {
         }
     }
 
-    /// The sources and the table match the list of programs.
+    /// Checks that the sources and the table match the list of programs.
     pub fn check_list(&self) {
         let found: BTreeSet<String> = self
             .sources()

@@ -1,4 +1,4 @@
-//! Programs that are linked to a drop-in, and its use of `URINGLET_*` in them.
+//! Programs that are linked to a drop-in, and how the drop-in uses `URINGLET_*` variables in them.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -21,8 +21,8 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 impl Program {
-    /// `house/NAME.c` of the drop-in in `manifest`, linked to a copy of `library` by its name
-    /// `soname`.
+    /// Compiles `house/NAME.c` of the drop-in in `manifest`, and links the program to a copy of
+    /// `library` that is called `soname`.
     pub fn new(name: &str, manifest: &str, library: &Path, soname: &str) -> Self {
         // The folder is not in the target folder, which may be in a private home.
         let folder = tempfile::tempdir().expect("a folder");
@@ -45,7 +45,8 @@ impl Program {
         Self { folder, path }
     }
 
-    /// The program's output, under a time limit, without the library's variables.
+    /// The program's output, under a time limit, without variables that choose a library or an
+    /// engine.
     #[allow(dead_code, reason = "not every test file asks")]
     pub fn answers(&self) -> String {
         self.answers_to(&[])

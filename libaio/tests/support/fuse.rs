@@ -111,7 +111,8 @@ impl Disk {
         assert_eq!(self.ask("go"), "done");
     }
 
-    /// The number of held requests of these kinds. After [`Disk::stop`], 1 if any request waits.
+    /// The number of held requests of these kinds. After [`Disk::stop`], one more if the kernel has
+    /// a request of any kind for the server.
     pub fn held(&mut self, kinds: u64) -> usize {
         self.ask(&format!("held {kinds}")).parse().expect("a number")
     }
@@ -269,7 +270,7 @@ impl Server {
         let body = match request.opcode() {
             INIT => body.init(WRITE_MAX),
             LOOKUP => {
-                // For this number of seconds the kernel caches the answer. It caches no attributes.
+                // The kernel caches the answer for `valid` seconds. It caches no attributes.
                 let (node, valid) = match request.rest(0) {
                     b"file\0" => (FILE, 0),
                     b"unflushed\0" => (UNFLUSHED, 0),

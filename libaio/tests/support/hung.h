@@ -1,7 +1,8 @@
 /* The common part of programs that use a file whose server does not answer.
  *
- * A program says on standard output which of its steps begins and which has ended. It waits for a
- * line on standard input where the test that runs it changes what the file's server does. */
+ * A program says on standard output which of its steps begins and which has ended. It also waits
+ * for lines on standard input. Before the test sends a line, the test changes what the file's
+ * server does. */
 #ifndef HUNG_H
 #define HUNG_H
 

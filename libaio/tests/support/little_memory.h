@@ -26,7 +26,7 @@ static void with_little_memory(const char *name, int steps, long (*room)(int), i
         fflush(stdout);
         pid_t pid = fork();
         if (pid == 0) {
-            /* A hanging child is ended after this time. */
+            /* SIGALRM ends a child that hangs for this number of seconds. */
             alarm(300);
             limit(room(step));
             _exit(use(argument));

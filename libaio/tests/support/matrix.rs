@@ -2,8 +2,8 @@
 //! result.
 //!
 //! The programs, or a table beside them, say which cases their answers cover; the suite lists the
-//! required cases. If the README's table differs from the run's, the test fails. With
-//! `URINGLET_WRITE_MATRIX` the table is written again.
+//! required cases. If the README's table differs from the table of this run, the test fails. With
+//! `URINGLET_WRITE_MATRIX`, it writes the new table into the README instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -95,7 +95,7 @@ impl Matrix {
         publish(&Path::new(suite.manifest).join("README.md"), &self.render(&builds));
     }
 
-    /// The answers of each case; nothing if a program cannot run here.
+    /// The answers of each case; `None` if a program cannot run here.
     fn collect(&self, suite: &Suite, build: &Build, complaints: &mut Vec<String>) -> Option<Cells> {
         let mut cells = Cells::new();
         for &program in suite.programs {
@@ -202,7 +202,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// Compares the table between the README's marks with `table`. If they differ, writes `table` there
-/// with `URINGLET_WRITE_MATRIX`, and fails without.
+/// if `URINGLET_WRITE_MATRIX` is set, and fails otherwise.
 fn publish(path: &Path, table: &str) {
     let readme = std::fs::read_to_string(path).expect("the drop-in has a README");
     let (before, rest) = readme.split_once(BEGIN).expect("the README says where the matrix begins");

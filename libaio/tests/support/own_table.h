@@ -71,7 +71,8 @@ static void *child_of_the_thread(void *seen)
     return NULL;
 }
 
-/* Gets its own table, makes the number name the other file, and reads by it. */
+/* Gets a table of its own, makes the number `shared` name the other file there, and reads from that
+ * number. */
 static void *of_its_own(void *argument)
 {
     struct seen *seen = argument;

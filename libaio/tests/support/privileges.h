@@ -10,8 +10,8 @@
 #define NOBODY 65534
 #define ROUNDS 100
 
-/* The threads of this process whose names begin with `name` (any, for ""), and those of them
- * with another user or group than `id`. */
+/* Counts the threads of this process whose names begin with `name` (all threads, for ""). Counts in
+ * `other` those with another user or group than `id`. */
 static int threads(const char *name, unsigned id, int *other)
 {
     DIR *tasks = opendir("/proc/self/task");

@@ -1,7 +1,7 @@
-/* Descriptor numbers are closed where the drop-in does not see it, and then name another kind of
- * file. The program makes random sequences of requests on such numbers. On a twin of each number it
- * makes plain calls, which have to give the same answers and the same contents. The requests are
- * libaio's, or with -DPOSIX those of POSIX AIO.
+/* Descriptor numbers are closed by system calls that the drop-in does not see, and then name
+ * another kind of file. The program makes random sequences of requests on such numbers. Each number
+ * has a twin with a file of the same kind. Plain calls on the twin have to give the same answers
+ * and the same contents. The requests are libaio's, or with -DPOSIX those of POSIX AIO.
  *
  * reused SEED SEQUENCES: prints "equal", or the step that differs. */
 #ifdef POSIX
@@ -106,7 +106,8 @@ static void path_of(char *path, int at, int twin, const char *what)
     sprintf(path, "%s/%s-%d-%d", folder, what, at, twin);
 }
 
-/* Opens a file of this kind, filled with `filling`. The other end of a stream goes to `other`. */
+/* Opens a file of this kind. A readable stream begins with bytes of `filling`. The other end of a
+ * pipe or socket goes to `other`. */
 static int open_one(enum kind kind, int at, int twin, int *other, const unsigned char *filling)
 {
     static const int flags[] = {O_RDWR, O_RDONLY, O_WRONLY, O_RDWR | O_APPEND, O_RDWR | O_DIRECT};

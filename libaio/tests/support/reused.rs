@@ -1,5 +1,5 @@
-//! Numbers that are closed unseen by a drop-in, and then name another kind of file: `reused.c` on
-//! every engine of a drop-in.
+//! Runs `reused.c` on every engine of a drop-in. The program closes descriptor numbers without the
+//! drop-in's knowledge, and the numbers then name another kind of file.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -31,7 +31,7 @@ pub const POLL: u32 = 40;
 pub const BATCH_FORGET: u32 = 42;
 pub const RENAME2: u32 = 45;
 
-/// The protocol version of these servers; the kernel accepts older ones.
+/// The protocol version of these servers; the kernel accepts versions that are older than its own.
 const VERSION: (u32, u32) = (7, 31);
 /// Flags of INIT: several reads at a time, several direct transfers, writes larger than a page.
 const INIT_FLAGS: u32 = 1 | 1 << 15 | 1 << 5;
@@ -39,7 +39,7 @@ const INIT_FLAGS: u32 = 1 | 1 << 15 | 1 << 5;
 const BACKGROUND: u16 = 512;
 
 /// Flag in the answer to OPEN (FOPEN_NOFLUSH): the kernel sends no FLUSH when a descriptor is
-/// closed. RELEASE still follows the last close, which does not wait for its answer.
+/// closed. The last close still sends RELEASE, but does not wait for the answer.
 pub const NO_FLUSH: u32 = 1 << 5;
 
 pub const ROOT: u64 = 1;
@@ -168,7 +168,7 @@ pub fn mount() -> Result<(File, PathBuf), String> {
     // SAFETY: unshare(2) takes a number and accesses no memory.
     done("mounts of its own", unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
     let none = std::ptr::null();
-    // SAFETY: a path that ends in NUL; the other strings may be none.
+    // SAFETY: a path that ends in NUL; the other strings may be null.
     done("private mounts", unsafe {
         libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast())
     })?;
@@ -185,13 +185,14 @@ pub fn mount() -> Result<(File, PathBuf), String> {
         let options = options.as_ptr().cast();
         libc::mount(source.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options)
     })?;
-    // SAFETY: no arguments.
+    // SAFETY: gettid(2) takes no arguments and cannot fail.
     let thread = unsafe { libc::gettid() };
     let process = std::process::id();
     Ok((channel, format!("/proc/{process}/task/{thread}/root{folder}").into()))
 }
 
-/// The descriptors that are readable, after this time (in milliseconds) at the latest.
+/// Waits for a readable descriptor, this number of milliseconds at most (-1: without end). Says
+/// which descriptors are readable.
 pub fn readable<const N: usize>(fds: [RawFd; N], milliseconds: i32) -> [bool; N] {
     let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: `polled` has N entries.

@@ -132,8 +132,9 @@ UNUSED static void until_others_sleep(void)
     }
 }
 
-/* Runs `body` in a child that has not used aio before. Natively, the first request on a
- * descriptor certainly runs when aio_read returns only if no helper thread is idle. */
+/* Runs `body` in a child that has not used aio before, and so has no idle helper thread. Natively,
+ * an idle helper thread may begin the first request on a descriptor only after aio_read has
+ * returned. */
 UNUSED static void in_child(void (*body)(void))
 {
     fflush(stdout);

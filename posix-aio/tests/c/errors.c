@@ -136,7 +136,8 @@ static void files(void)
     cb = block(ends[1], buf, PAGE, 0);
     request("[aio_write EAGAIN of the file] write to a full non-blocking pipe", aio_write, &cb);
     close(ends[0]);
-    /* SIGPIPE goes to the thread that writes, which blocks it: the program survives. */
+    /* SIGPIPE goes to the thread that writes. This thread blocks the signal, so the program
+     * survives. */
     request("[aio_write EPIPE] write to a pipe without reader", aio_write, &cb);
     close(ends[1]);
     int memory = memfd_create("m", MFD_ALLOW_SEALING);
@@ -158,7 +159,7 @@ static void too_large(void)
     struct rlimit limit = {2 * PAGE, RLIM_INFINITY};
     if (setrlimit(RLIMIT_FSIZE, &limit))
         die("setrlimit");
-    /* The signal has its default action: a write of a part must not raise it. */
+    /* SIGXFSZ has its default action: a write of a part must not raise it. */
     struct aiocb cb = block(fd, buf, 2 * PAGE, PAGE);
     request("[aio_write EFBIG] write across the largest size", aio_write, &cb);
     signal(SIGXFSZ, SIG_IGN);

@@ -68,7 +68,7 @@ static void busy_parent(void)
 }
 
 /* Makes the parent's helper idle. Natively, the helper sends the notification under a lock, and
- * is idle once the lock is free again. */
+ * is idle once the lock is free again. So this calls aio_cancel, which takes the lock. */
 static void idle_parent(void)
 {
     struct aioinit init = {.aio_threads = 1, .aio_num = 32, .aio_idle_time = 20};

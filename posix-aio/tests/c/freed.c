@@ -1,7 +1,7 @@
 /* A control block may be freed as soon as its completion was seen: nothing accesses it after that.
  *
- * The program runs itself again, so that the C library overwrites freed memory. It then uses the
- * C library's checking allocator, if there is one. */
+ * The program executes itself again with MALLOC_PERTURB_ set, so that the C library overwrites
+ * freed memory. If the C library's checking allocator is installed, the program then uses it. */
 #include "common.h"
 
 enum { ROUNDS = 300, DEPTH = 16 };

@@ -45,7 +45,7 @@ static void ended(const char *name, int how)
 }
 
 /* A descriptor is closed while requests wait in its queue: the running request goes on, and the
- * queued ones find it closed. */
+ * queued ones find the descriptor closed. */
 static void closed_while_queued(void)
 {
     int ends[2];
@@ -70,7 +70,7 @@ static void closed_while_queued(void)
 }
 
 /* 63 requests that wait for data must not delay a request on a file. In the original, 20 such
- * requests delay it. */
+ * requests delay the request on the file. */
 static void blocked(void)
 {
     enum { N = 63 };

@@ -31,7 +31,7 @@ static void negative(void)
          (struct aioinit){.aio_threads = -1, .aio_num = -1, .aio_idle_time = -1});
 }
 
-/* One thread of the library executes any number of requests. */
+/* A hint of one thread does not limit the number of requests. */
 static void one_thread(void)
 {
     enum { N = 200 };

@@ -1,7 +1,8 @@
 /* Nothing is left behind by many requests, notifications, children and programs started: counted in
  * /proc/self.
  *
- * URINGLET_TEST_FORKS, _EXECS and _EXITS say how many of each, _SECONDS how long that may take. */
+ * URINGLET_TEST_FORKS is the number of children, _EXECS that of started programs, and _EXITS that
+ * of children that exit with requests in flight. _SECONDS is the time limit. */
 #include "common.h"
 
 static int fd;
@@ -14,8 +15,8 @@ static void note(union sigval value)
     __atomic_add_fetch(&notes, 1, __ATOMIC_RELEASE);
 }
 
-/* Makes 32 requests on 8 descriptors. It never asks for the state of some; it cancels one, and
- * one has a notification. */
+/* Makes 32 requests on 8 descriptors, and cancels one of them. In every second round, it does not
+ * call aio_return. In every tenth round, one request has a notification. */
 static int cycle(int round)
 {
     static struct aiocb cbs[32];
@@ -62,7 +63,7 @@ int main(int argc, char **argv)
     yes("[aio_read leaks; aio_fsync leaks; aio_cancel leaks] 500 times 32 requests",
         right == rounds);
     yes("threads are at most 70", settled("Threads:", 70) <= 70);
-    /* The engine opens one descriptor for itself at the first use. */
+    /* The engine may have opened descriptors of its own meanwhile. */
     yes("descriptors, at most 2 more", open_descriptors() - descriptors <= 2);
     yes("memory in use, at most 8 MiB more", status("VmRSS:") - memory <= 8 << 10);
     yes("address space, at most 1 GiB more", status("VmSize:") - size <= 1 << 20);
@@ -88,7 +89,7 @@ int main(int argc, char **argv)
     }
     yes("[aio_read leaks] every child ended well", ended == forks);
     yes("[aio_read leaks] every program started", started == starts);
-    /* Programs that end in the middle of 128 requests. */
+    /* Children that exit with 128 requests in flight. */
     long left = number("URINGLET_TEST_EXITS", 100), gone = 0;
     for (long i = 0; i < left; i++) {
         fflush(stdout);

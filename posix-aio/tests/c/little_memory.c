@@ -13,7 +13,7 @@ static long room(int step)
     return step * (step < STEPS / 2 ? 16L : 256L) * KIB;
 }
 
-/* Makes reads, and some syncs behind them: more requests than the library has slots for. */
+/* Makes reads, and some syncs behind them. N requests are more than the library has slots for. */
 static int use(int requests)
 {
     int accepted[N];

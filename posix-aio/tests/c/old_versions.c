@@ -132,7 +132,7 @@ static void *open_gate(void *tid)
     return NULL;
 }
 
-/* Does LIO_WAIT wait? If not, the call returns before the gate is open. */
+/* Does LIO_WAIT wait? If not, the call returns before the other thread writes to the pipe. */
 static void waits(const char *name, const char *version)
 {
     pthread_t thread;

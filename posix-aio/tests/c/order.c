@@ -63,7 +63,7 @@ static void streams(void)
     through("[aio_read order; aio_write order] 64 writes and reads of a socket", pair[1], pair[0]);
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair))
         die("socketpair");
-    /* A datagram socket takes fewer writes than these at once, so the others wait in the
+    /* A datagram socket takes fewer than 64 datagrams at once, so some writes wait in the
      * descriptor's queue. */
     through("[aio_read order; aio_write order] 64 datagrams", pair[1], pair[0]);
 }
@@ -141,8 +141,8 @@ static void read_after_write(void)
     close(fd);
 }
 
-/* Overlapping requests of one descriptor run one after the other, in order: the data of the last
- * write stays. */
+/* In the original, overlapping requests of one descriptor run one after the other, so the data of
+ * the last write stays. The drop-in does not promise this order. */
 static void overlapping(void)
 {
     int fd = temp_file(0), last = 0;

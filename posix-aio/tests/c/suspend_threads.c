@@ -1,4 +1,4 @@
-/* Several threads wait for the same requests, or end in the middle of a wait. */
+/* Several threads wait for the same requests, or are cancelled during a wait. */
 #include "common.h"
 
 enum { THREADS = 8 };

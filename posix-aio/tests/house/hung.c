@@ -54,8 +54,8 @@ static size_t write_at(void)
     return WRITES_BEGIN + (size_t)count * APART / 2;
 }
 
-/* Submits two reads, a write and an fsync, and returns the first. Nothing has asked for their
- * data before. */
+/* Submits two reads, a write and an fsync, at offsets that were not used before. Returns the first
+ * read. */
 static struct aiocb *submit(int fd)
 {
     int first = count;
@@ -78,8 +78,8 @@ static void wait_for(struct aiocb *cb)
             die("aio_suspend");
 }
 
-/* Waits until all requests have ended, once and without an error. With `closed`, a request that
- * had not begun may have found its descriptor closed. */
+/* Waits for all requests, and checks that each has ended once and without an error. With `closed`,
+ * a request that had not begun may have found its descriptor closed. */
 static void check(int fd, int closed)
 {
     for (int i = 0; i < count; i++)

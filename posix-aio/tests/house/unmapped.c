@@ -11,7 +11,8 @@ static const size_t sizes[] = {264 << 10, 256 << 10, 320 << 10, 260 << 10, 1 << 
 
 static unsigned char blocks[READS][PAGE], noise[1 << 20];
 
-/* Threads of the library execute these reads: they notify with a signal, which is ignored. */
+/* Threads of the library execute these reads, because each read asks for a signal when it ends. The
+ * signal is ignored. */
 static int right_reads(int fd)
 {
     static struct aiocb cbs[READS];

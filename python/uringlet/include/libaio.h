@@ -114,7 +114,7 @@ static inline void io_set_callback(struct iocb *iocb, io_callback_t callback)
 	iocb->data = both.data;
 }
 
-/* Initializes a request, for the functions below. Programs do not call it. */
+/* Initializes a request, for the functions below. Programs do not call this function. */
 static inline void __io_prep(struct iocb *iocb, int command, int fd)
 {
 	memset(iocb, 0, sizeof(*iocb));

@@ -59,8 +59,8 @@ struct Way {
 const OF_FIO: [(DropIn, &str); 2] = [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
 
 impl Way {
-    /// The ways for the engines in `chosen`: one for a native engine, and one for each drop-in for
-    /// an engine of uringlet's. The engines in `own` (of the job files) are more native ones.
+    /// The ways for the engines in `chosen`. A native engine has one way. An engine of uringlet's
+    /// has a way for each drop-in. The engines in `own`, which the job files name, are native, too.
     fn all(chosen: &[Engine], own: Vec<String>) -> Vec<Self> {
         let of = |ioengine: &str, ours| Self { ioengine: ioengine.to_owned(), ours };
         let mut ways = Vec::new();
@@ -183,7 +183,7 @@ impl Runs {
         }
     }
 
-    /// Has fio run one file in one way.
+    /// Runs fio on one file, in one way.
     fn run(&mut self, file: usize, way: usize) -> Result<Vec<Job>, String> {
         let Way { ioengine, ours } = &self.ways[way];
         let mut command = Command::new(&self.fio);
@@ -220,11 +220,11 @@ impl Runs {
     }
 }
 
-/// fio's output for a job file. After Ctrl-C, fio gets SIGINT. So it ends in order, and removes the
-/// files of jobs with unlink=1.
+/// fio's output for a job file. After Ctrl-C, fio gets SIGINT, and not SIGKILL. So it can remove
+/// the files of jobs with unlink=1 before it ends.
 fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
-    // The output goes to memory. A full pipe would stop fio, and a pipe that a job of a killed fio
-    // has open would stop this command.
+    // The output goes to memory. A full pipe would block fio. If fio was killed, a job that is left
+    // could keep the pipe open, and block this command.
     let file = || io::Result::Ok(File::from(memfd_create("uringlet-fio", MemfdFlags::CLOEXEC)?));
     let (mut input, stdout, stderr) = (file()?, file()?, file()?);
     input.write_all(job.as_bytes())?;
@@ -242,7 +242,7 @@ fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
     Ok(Output { status, stdout: all(stdout)?, stderr: all(stderr)? })
 }
 
-/// A notice about jobs with threads, if there are any: fio counts less of their CPU time.
+/// A notice, if there are jobs with threads: fio does not count all of their CPU time.
 fn difference(files: &[JobFile]) -> Option<String> {
     files.iter().any(|file| file.says("thread")).then(|| {
         "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that of \
@@ -251,7 +251,7 @@ fn difference(files: &[JobFile]) -> Option<String> {
     })
 }
 
-/// A text if a section was chosen that is in no job file.
+/// An error message, if the user has chosen a section that is in no job file.
 fn unknown_section(arguments: &Arguments, files: &[JobFile]) -> Option<String> {
     let mut chosen = arguments.section.iter();
     let unknown = chosen.find(|name| !files.iter().any(|file| file.has(name)))?;
@@ -280,7 +280,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut session = Session::new(&arguments.outputs, None)?;
     arguments.sandbox.enter()?;
     let machine = Machine::look();
-    // If no job says where its files are, they go into a folder, removed at the end without --keep.
+    // If no job says where its files are, they go into a new folder. Without --keep, the folder is
+    // removed at the end.
     let placeless = files.iter().all(JobFile::is_placeless);
     let own = placeless.then(|| tempfile::Builder::new().prefix("uringlet-").tempdir());
     let mut own = own.transpose().context("cannot make a folder for the jobs' files")?;

@@ -27,7 +27,7 @@ pub struct Job {
     pub name: String,
     pub group: u64,
     pub figure: Figure,
-    /// The reason why there is no figure.
+    /// The reason why the figure does not count, if the job has failed or made no request.
     pub failure: Option<String>,
     /// The job's own options, and the options that all jobs share.
     pub options: Map<String, Value>,
@@ -134,7 +134,7 @@ impl Figure {
     }
 }
 
-/// The lowest value that at least the share `part` of all counted values does not exceed.
+/// The lowest value with at least the share `part` of all counted values at or below it.
 fn percentile(bins: &BTreeMap<u64, u64>, part: f64) -> Option<u64> {
     let all: u64 = bins.values().sum();
     let wanted = (all as f64 * part).ceil() as u64;

@@ -38,7 +38,8 @@ impl Time {
         if !accessible_now(at, 16, false) {
             return Err(WrongTime);
         }
-        // SAFETY: readable; both are two numbers of eight bytes.
+        // SAFETY: the time is readable. A timespec and a timeval are two numbers of eight bytes
+        // each.
         let [seconds, parts] = unsafe { (at as *const [i64; 2]).read_unaligned() };
         let nanoseconds = u32::try_from(parts.saturating_mul(unit)).map_err(|_| WrongTime)?;
         let seconds = u64::try_from(seconds).map_err(|_| WrongTime)?;

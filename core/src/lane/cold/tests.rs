@@ -277,7 +277,7 @@ fn another_reader_comes_for_one_that_is_stuck() {
     let reads = Reads::submitted(16);
     let readers = &reads.cold().readers;
     for _ in 0..2 {
-        // The readers never return.
+        // The test enters as a reader that never leaves, as if that reader was stuck.
         while !readers.enter() {
             readers.are_stuck();
         }

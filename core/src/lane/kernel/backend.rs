@@ -91,7 +91,7 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     fn events(&self) -> RawFd;
 }
 
-/// The kernel refuses the call that sleeps: sleeps for a tick instead.
+/// Sleeps for a tick, because the kernel refuses the call that sleeps for completions.
 pub(super) fn nap() -> SleepEnd {
     sys::nap(TICK);
     SleepEnd::TimedOut
@@ -122,7 +122,8 @@ impl Eventfds {
         self.read.fetch_add(1, Ordering::Release);
     }
 
-    /// Completions were found: the submitting thread has read their requests before.
+    /// The calling thread has found completions. From here on it may change their requests, because
+    /// the submitting thread has read them before.
     pub(super) fn after_harvest(&self) {
         self.read.load(Ordering::Acquire);
     }

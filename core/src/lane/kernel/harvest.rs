@@ -28,7 +28,7 @@ impl KernelLane {
     /// The context has made this eventfd for its program: requests name it from now on.
     pub(crate) fn is_watched_by_program(&self, eventfd: RawFd) {
         if self.program.fd() != eventfd {
-            // Another eventfd may tell of what is in flight.
+            // Requests in flight may name another eventfd, or none.
             self.others.store(self.in_flight() > 0, Ordering::Relaxed);
             self.program.set(eventfd);
         }
@@ -125,7 +125,9 @@ impl KernelLane {
         self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
         let mut left = 0;
         let partly = self.did_at_once.load(Ordering::Relaxed);
-        // The kernel has counted the program's eventfd up. Other threads that collect do so again.
+        // The kernel has counted the program's eventfd up. When the program collects, no second
+        // count is needed. Any other collector counts the eventfd up again, because the program may
+        // have read the first count already.
         let counted_up = if by == By::Program { self.counted_up() } else { -1 };
         board.together(|| {
             for at in 0..done.len() {
@@ -164,8 +166,9 @@ impl KernelLane {
         self.in_flight() > 0 && self.harvest_or_be_told(By::Another, board)
     }
 
-    /// As [`KernelLane::harvest_when_told`], for the program, which the kernel tells. Another
-    /// thread may have collected the last request, and not posted it yet.
+    /// As [`KernelLane::harvest_when_told`], for the program, which the kernel signals. This does
+    /// not check `in_flight`: another thread may have collected the last request, and not posted it
+    /// yet.
     pub(crate) fn harvest_for_program(&self, board: &Board) -> bool {
         self.harvest_or_be_told(By::Program, board)
     }

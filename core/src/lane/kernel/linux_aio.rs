@@ -65,7 +65,8 @@ unsafe impl Sync for LinuxAio {}
 unsafe impl Send for LinuxAio {}
 
 impl LinuxAio {
-    /// Asks for `wanted` requests of the host's fs.aio-max-nr, or fewer if no more are left.
+    /// Takes room for `wanted` requests out of the host's limit fs.aio-max-nr, or for fewer if less
+    /// is left.
     ///
     /// # Errors
     /// The negative errno of io_setup(2).
@@ -82,8 +83,9 @@ impl LinuxAio {
         let header = unsafe { &*(context as *const RingHeader) };
         let known = header.magic == MAGIC && header.incompat_features == 0;
         let mapped = known && header.header_length as usize == size_of::<RingHeader>();
-        // The ring has more than twice the places that were asked for. CPUs keep fewer than half of
-        // them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
+        // The ring has more than twice the places that were asked for. The kernel's reserves for
+        // each CPU hold fewer than half of them (fs/aio.c, get_reqs_available), and the poll that
+        // ends a sleep needs one.
         let room = if known { slots.min(header.places as usize / 2 - 1) } else { wanted };
         // The memory of an iocb is touched only when its slot is used.
         let iocbs = Zeros::new(slots);

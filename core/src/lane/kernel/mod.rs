@@ -49,7 +49,7 @@ pub(crate) struct HandOver {
     pub(crate) at_once: bool,
 }
 
-/// An io_uring has room for at least this many requests (or for all slots, if they are fewer), also
+/// An io_uring has room for at least this many requests (or for all slots, if they are fewer), even
 /// if `Builder::kernel_room` is less. A smaller ring takes no less of the host's resources.
 const RING_LEAST: usize = 128;
 
@@ -248,9 +248,9 @@ impl KernelLane {
             || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
-    /// May a submitter hand over itself? It may not before the interface was made, because making
-    /// it waits. It may not hand over cached requests: without waiting, the kernel reads only what
-    /// is in memory.
+    /// May a submitter hand over by itself? It may not before the kernel's interface is set up,
+    /// because the set-up may wait. It may not hand over cached requests: without waiting, the
+    /// kernel reads only what is in memory.
     #[inline]
     pub(crate) fn can_at_once(&self) -> bool {
         self.scope == KernelScope::Direct
@@ -341,8 +341,8 @@ impl KernelLane {
                 // succeeds or reports the error.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
                 if let Some(refused) = batch.next() {
-                    // `take_back` returns true: no thread closes the descriptor during the
-                    // hand-over.
+                    // `take_back` returns true, because no thread closes the descriptor during the
+                    // hand-over. So the result is ignored.
                     let _ = refused.slot().take_back();
                     board.forward(refused, Route::Pool, Executor::Kernel);
                 }
@@ -442,7 +442,8 @@ impl KernelLane {
         let (_, tell) = self.begin_to_hand_over(board, backend, &batch, how);
         let (taken, errno) = reaping.asleep(|| backend.submit(batch.requests(), tell, true));
         if taken != 1 {
-            // `take_back` returns true: no thread closes the descriptor during the hand-over.
+            // `take_back` returns true, because no thread closes the descriptor during the
+            // hand-over. So the result is ignored.
             let _ = board.slot(index).take_back();
         }
         self.has_handed_over(fd, write, false);
@@ -479,8 +480,9 @@ impl KernelLane {
         }
     }
 
-    /// May a request that counts as handed over need its number? It may if it has not reached the
-    /// kernel, or if the kernel, which must not wait, gives it back (EAGAIN).
+    /// May a request that counts as handed over still need its descriptor number? It may if it has
+    /// not reached the kernel. It also may if the kernel, which must not wait, gives the request
+    /// back (EAGAIN).
     pub(crate) fn needs_numbers(&self) -> bool {
         let keeps_back = |backend: &dyn Backend| backend.keeps_back();
         self.did_at_once.load(Ordering::Relaxed)

@@ -8,8 +8,8 @@
 //! own number may name another file.
 //!
 //! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)). So
-//! a file with such a lock gets no duplicate, and none of its duplicates is closed: the program's
-//! own descriptor is used.
+//! a file with such a lock gets no duplicate: the program's own descriptor is used. Duplicates that
+//! were made before the lock are not closed.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -140,8 +140,8 @@ struct AioState {
     is_watched: bool,
     /// The blocks that no request uses.
     free: Vec<u32>,
-    /// Blocks that the notifier thread waits for. No new request uses them meanwhile, because
-    /// aio_suspend(3) would take it for the request that it waits for.
+    /// Blocks that the notifier thread waits for. No new request uses such a block meanwhile:
+    /// aio_suspend(3) would take the new request for the one that it waits for.
     watched: Vec<u32>,
 }
 
@@ -211,8 +211,8 @@ struct List {
 }
 
 impl List {
-    /// Sleeps until one of these requests is done, for at most [`TICK`]. The sleep has this limit
-    /// because the end of a request that is not on the list does not end it.
+    /// Sleeps until one of these requests is done, for at most [`TICK`]. The limit is needed
+    /// because a request that is not on the list does not end the sleep.
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
         let time = sys::timespec(TICK);
@@ -296,9 +296,9 @@ fn is_locked_by_us(fd: RawFd) -> bool {
 
 impl PosixAio {
     /// # Errors
-    /// `-ENOSYS`: the C library has no aio, or is musl. musl remembers by a descriptor's number
-    /// whether its file is one to append to, and forgets that only after the request's completion.
-    /// If the number names another file by then, a write may go to the wrong place
+    /// `-ENOSYS`: the C library has no aio, or is musl. musl remembers, by a descriptor's number,
+    /// whether writes to its file append. It forgets that only after the request's completion. If
+    /// the number names another file by then, a write may go to the wrong place
     /// (`posix-aio/tests/reused.rs`). `-EOPNOTSUPP`: the parent of a fork has used aio, and glibc
     /// counts on the parent's threads in the child.
     pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
@@ -521,7 +521,7 @@ impl Backend for Arc<PosixAio> {
                 return (at, errno);
             }
             if tell.events || state.asleep {
-                // If there can be no thread, the watchdog finds the completion.
+                // If no thread can be made, the watchdog finds the completion.
                 self.call_notifier(&mut state);
             }
         }

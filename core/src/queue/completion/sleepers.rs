@@ -131,9 +131,9 @@ impl Completions {
         if sleepers.closed && !sleeper.even_if_closed {
             return Err(SleepEnd::Closed);
         }
-        // Either the next publisher sees the flag in the exchange with which it stops, or this
-        // thread sees the publisher's tail: both change the same word. And either a submitter sees
-        // the flag after announcing its requests, or `stay_up` sees the requests.
+        // Either the next publisher sees the flag in its last exchange, or this thread sees that
+        // publisher's tail: both change the same word. And either a submitter sees the flag after
+        // announcing its requests, or `stay_up` sees the requests.
         self.state.fetch_or(SLEEPERS, Ordering::SeqCst);
         // Pairs with the fence in `completed`: either the completing thread sees the flag, or
         // `stay_up` sees what that thread has written.
@@ -393,13 +393,14 @@ mod tests {
         queue.completed(&IoEvent { obj: 7, ..IoEvent::default() });
         let before = queue.word(first.word).ticket();
         let second = queue.register(&about(8), None).ok().unwrap();
-        // The sleeper may be a signal handler: the interrupted sleep ends.
+        // The second sleeper may be a signal handler. Then the sleep that the handler has
+        // interrupted ends.
         assert_ne!(queue.word(first.word).ticket(), before);
         assert!(!queue.unregister(first.number), "it was forgotten");
         assert!(queue.has_sleepers());
         assert!(queue.unregister(second.number));
         assert!(!queue.has_sleepers());
-        // Other threads stay, more of them than there are words.
+        // Sleeps of other threads stay registered, even if they are more than there are words.
         std::thread::scope(|scope| {
             for obj in 0..2 * WORDS as u64 {
                 scope.spawn({

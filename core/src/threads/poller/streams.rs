@@ -37,8 +37,8 @@ pub(super) struct PolledRequest {
     /// descriptor wait.
     pub(super) passed_on: u32,
     /// A try would have waited, so poll(2) says when to try again. Before the first try, poll(2)
-    /// does not decide: a socket that is not writable by its measure, or a full pipe with room in
-    /// its last page, still takes some bytes.
+    /// does not decide: a socket that poll(2) reports as not writable, or a full pipe with room in
+    /// its last page, may still take some bytes.
     pub(super) tried: bool,
     /// The request is held back. Earlier requests were not known to be of a stream, and are not on
     /// the list yet.
@@ -119,8 +119,8 @@ impl Stream {
         self.waiting[..at].iter().any(|other| other.goes_with(&self.waiting[at]))
     }
 
-    /// The index at which to insert a new request. `is_served`: the thread executes the front one,
-    /// which is not on the list.
+    /// The index at which to insert a new request. `is_served`: a thread executes the front
+    /// request, which is not on the list.
     fn place_of(&self, new: &PolledRequest, is_served: bool) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
         let first = if is_served { None } else { others.next() };
@@ -242,8 +242,8 @@ impl Streams {
         }
     }
 
-    /// Takes a transfer of this context off the list that was not tried yet, and stands behind no
-    /// other one.
+    /// Takes a transfer of this context off the list: one that was not tried yet, and stands behind
+    /// no other one.
     pub(super) fn take_untried(&mut self, board: &Board) -> Option<PolledRequest> {
         let mut found = None;
         for &fd in &self.due {

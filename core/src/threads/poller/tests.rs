@@ -350,8 +350,8 @@ fn of_many_streams_that_wait_only_those_that_are_ready_are_looked_at() {
     state.streams.is_ready(token, libc::POLLIN);
     let fd = pipes[2].0.as_raw_fd();
     assert_eq!((state.streams.next_due(), state.streams.next_due()), (Some(fd), None));
-    // After another registration it has another token: the event of an earlier file of this number
-    // is ignored.
+    // After another registration the stream has another token: the event of an earlier file of this
+    // number is ignored.
     let epoll = state.epoll;
     assert_eq!(state.streams.arm(epoll, fd), super::StreamWatch::Yes);
     state.streams.is_ready(token, libc::POLLIN);
@@ -406,7 +406,7 @@ fn a_submitter_tries_a_transfer_only_if_none_of_its_stream_is_before_it() {
     own::close(lock(&poller.state).eventfd);
 }
 
-/// A thread that is thought to exist, and does not, would never be made.
+/// If the poller's thread were noted as existing although it does not exist, nobody would make it.
 #[test]
 fn a_read_that_is_cancelled_before_there_is_a_thread_leaves_it_to_the_next_one_to_make_it() {
     let (instance, results) = without_thread(true);

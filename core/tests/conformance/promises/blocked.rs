@@ -1,5 +1,5 @@
-//! Requests that block hold up nothing else: reads of empty pipes, opens of FIFOs, and more of them
-//! than there are workers.
+//! Requests that block hold up nothing else: reads of empty pipes, and opens of FIFOs, of which
+//! there are more than workers.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -15,7 +15,8 @@ use crate::common::{
 };
 use uringlet::{Context, Sqe};
 
-/// More than the maximum number of workers (64), which leaves out workers that wait in an open.
+/// More than the maximum number of workers (64). Workers that wait in an open are not counted in
+/// it.
 const OPENS: usize = 200;
 
 #[test]
@@ -129,7 +130,7 @@ fn contexts_whose_requests_never_end_leave_workers_for_others() {
             push(&mut flooded[at % 2], open.user_data(PIPES + at as u64));
         }
         flooded.iter_mut().for_each(submit_all);
-        // With a deadline a waiter executes nothing that may sleep: each of these needs a worker.
+        // With a deadline a waiter executes nothing that may sleep: each fsync needs a worker.
         let file = file_with(&pattern(1, BLOCK));
         let mut quiet: Vec<Context> = (0..20).map(|_| context(4)).collect();
         for _ in 0..5 {

@@ -29,8 +29,8 @@ fn a_waiting_poll_can_be_cancelled() {
     assert_eq!(errno(context.cancel(7)), libc::ENOENT);
 }
 
-/// The engine remembers that the number named a file. So a worker may try the read, and find that
-/// the number names a pipe now.
+/// The engine remembers that the number named a file. So a worker may try the read, and then find
+/// that the number names a pipe now. A cancel must succeed at each of these moments.
 #[test]
 fn a_read_of_a_pipe_can_be_cancelled_where_a_file_had_its_number() {
     let _bound = bounded(2 * LONG);

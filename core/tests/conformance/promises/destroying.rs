@@ -1,5 +1,5 @@
-//! Destroying a context completes requests in flight: it waits for started ones, and for nothing
-//! else.
+//! Destroying a context completes requests in flight. It waits for requests that have started, and
+//! for nothing else.
 
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -117,22 +117,25 @@ fn what_waits_on_a_descriptor_is_cancelled_by_it() {
 /// How a loop learns of completions, and takes them.
 #[derive(Clone, Copy)]
 enum Loop {
-    /// It reads the eventfd, and reaps until nothing is left.
+    /// The loop reads the eventfd, and reaps until nothing is left.
     Reads,
-    /// It is told of edges (`EPOLLET`), and reaps until nothing is left.
+    /// The loop does not read the eventfd, because epoll(7) reports edges (`EPOLLET`). It reaps
+    /// until nothing is left.
     Edges,
-    /// It reads the eventfd, and reaps once, into room for more than there can be.
+    /// The loop reads the eventfd, and reaps once. The array has room for more completions than
+    /// there can be.
     ReapsOnce,
 }
 
-/// An event loop as programs have: it sleeps on the context's own eventfd, with requests of each
-/// kind in flight, one in a call. A completion that it is not woken for would leave it asleep.
+/// An event loop like those of programs. It sleeps on the context's own eventfd, with requests of
+/// several kinds in flight, each submitted by a call of its own. If the loop was not woken for a
+/// completion, it would sleep without end.
 fn runs(how: Loop, builder: Builder) {
     const DEPTH: u64 = 12;
     const ROUNDS: u64 = 4_000;
     let _bound = bounded(2 * LONG);
     let file = file_with(&pattern(1, 64 * BLOCK));
-    // Another file: writes of both kinds to one page may fail with EIO.
+    // Direct requests use this file: direct and buffered writes to one page may fail with EIO.
     let other = file_with(&pattern(2, 64 * BLOCK));
     let mut options = File::options();
     options.read(true).write(true).custom_flags(libc::O_DIRECT);

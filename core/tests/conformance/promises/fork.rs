@@ -69,7 +69,7 @@ fn a_child_of_a_fork_gets_einval_and_can_make_its_own() {
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
-            // SAFETY: ends a child that hangs; a fork does not inherit the parent's alarm.
+            // SAFETY: ends a child that hangs; the child does not inherit the parent's alarm.
             unsafe { libc::alarm(60) };
             let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 in_the_child(context, &file)
@@ -84,7 +84,7 @@ fn a_child_of_a_fork_gets_einval_and_can_make_its_own() {
             unsafe { libc::_exit(i32::from(line != 0)) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child of above.
+        // SAFETY: waits for the child that was forked above.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0, "the child's exit status; it says above which line");
         // The parent's context is unchanged.

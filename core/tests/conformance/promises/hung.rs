@@ -1,7 +1,7 @@
 //! A file whose server does not answer blocks only threads that wait without a deadline.
 //!
-//! A thread takes steps that must not wait. A step passes if its end was seen before the server was
-//! told to go on.
+//! A thread takes steps, such as a submit, that must not wait for the server. A step passes if it
+//! ends before the test tells the server to go on.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -22,7 +22,8 @@ use uringlet::{Context, Sqe};
 mod fuse;
 use fuse::{ALL, Disk, READS, TRANSFERS};
 
-/// A call that takes longer than this waits for the server: nothing else here takes a tenth of it.
+/// A call that takes longer than this waits for the server. Nothing else here takes a tenth of
+/// this.
 const LIMIT: Duration = Duration::from_secs(5);
 
 const PAGE: usize = 4096;
@@ -175,7 +176,7 @@ impl Hung {
         }
     }
 
-    /// A read of a local file, by the context or another one.
+    /// Makes a read of a local file, by this context, or by another one if `other` is set.
     fn read_local(&mut self, other: bool) {
         let content = pattern(5, 4 * PAGE);
         let file = file_with(&content);
@@ -200,7 +201,7 @@ impl Hung {
         assert!(page.0[..] == content[PAGE..2 * PAGE]);
     }
 
-    /// A read of a pipe, by another context: it waits for data that is written after the submit.
+    /// Makes a read of a pipe, by another context. The data is written after the submit.
     fn read_stream(&mut self) {
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         let (mut context, mut buffer) = (context(8), [0; 1]);
@@ -434,8 +435,8 @@ fn destroy_waits_for_the_server_and_ends_with_it() {
 
 #[test]
 fn files_of_a_server_that_answers_nothing_leave_workers_for_others() {
-    // Together these are more files than the maximum number of workers (64). The maximum leaves out
-    // workers that wait for a server.
+    // Together these are more files than the maximum number of workers (64). Workers that wait for
+    // a server are not counted in it.
     const CONTEXTS: usize = 4;
     const FILES: usize = 30;
     isolated(|| {
@@ -466,7 +467,8 @@ fn files_of_a_server_that_answers_nothing_leave_workers_for_others() {
             submit_all(one);
         }
         for one in &mut quiet {
-            // With a deadline a waiter executes nothing that may sleep.
+            // With a deadline a waiter executes nothing that may sleep, so each fsync takes a
+            // worker.
             assert_eq!(one.wait(1, Some(LONG)).expect("a wait"), 1, "held up by the server");
             assert_eq!(one.reap().map(|cqe| cqe.res), Some(0));
         }

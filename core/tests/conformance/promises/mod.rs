@@ -1,6 +1,6 @@
 //! The promises of design and documentation about order, cancelling, destroying, threads and forks.
 //!
-//! The common part of these tests.
+//! This file has what the tests of several promises use.
 
 mod blocked;
 mod cancelling;

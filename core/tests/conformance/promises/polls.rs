@@ -1,5 +1,5 @@
-//! A poll (a wait for no completions) finds the completions of all buffered requests that were
-//! submitted before it, if they do not sleep.
+//! A poll is a wait for zero completions. It finds the completions of all buffered requests that
+//! were submitted before, if they do not sleep.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -18,8 +18,9 @@ fn a_poll_sees_each_buffered_write_that_was_submitted_before_it() {
     if excepted(|| ()) {
         return;
     }
-    // Other tests close files of servers unseen, whose number this file could get. With a number of
-    // writes, the test runs alone, and longer than `isolated` allows.
+    // The engine does not notice if other tests close files whose server may hang. If this file got
+    // the number of such a file, a poll would not execute its writes. So the test has a process of
+    // its own. If the variable is set, the test runs alone, and longer than `isolated` allows.
     if std::env::var_os(WRITES).is_some() {
         polls_after_writes();
     } else {

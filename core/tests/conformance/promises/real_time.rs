@@ -9,7 +9,8 @@ use crate::common::{
 };
 use uringlet::Sqe;
 
-/// A few requests take less than this on one CPU. It is short, because the test occupies a CPU.
+/// A few requests take less than this on one CPU. The time is short, because the test occupies a
+/// CPU.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Confines the thread to one CPU, with SCHED_FIFO. False if that is refused, with a message.

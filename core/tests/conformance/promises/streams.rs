@@ -13,7 +13,7 @@ fn is_writable(fd: RawFd) -> bool {
     unsafe { libc::poll(&raw mut set, 1, 0) == 1 }
 }
 
-/// A socket that poll(2) calls full, although it takes more; and its peer.
+/// A socket and its peer. poll(2) reports the socket as full, although it takes more.
 fn quarter_full() -> (UnixStream, UnixStream) {
     let (mut near, far) = UnixStream::pair().unwrap();
     while is_writable(near.as_raw_fd()) {

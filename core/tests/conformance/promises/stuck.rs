@@ -1,5 +1,5 @@
-//! A thread that is stuck inside a request that was not expected to sleep blocks nothing else: it
-//! loses the baton, the right to execute requests inline.
+//! A thread may get stuck inside a request that was not expected to sleep. It blocks nothing else,
+//! because it loses the baton, the right to execute requests inline.
 
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
@@ -11,8 +11,8 @@ use crate::common::{
 };
 use uringlet::Sqe;
 
-/// Memory whose first access blocks until [`Blocker::release`]: a read into it is stuck inside the
-/// kernel meanwhile, whatever the file.
+/// Memory whose first access blocks until [`Blocker::release`]. Until then, a read of any file into
+/// this memory is stuck inside the kernel.
 pub(super) struct Blocker {
     userfault: std::os::fd::OwnedFd,
     memory: *mut u8,
@@ -67,7 +67,7 @@ impl Blocker {
         std::ptr::slice_from_raw_parts_mut(self.memory, BLOCK)
     }
 
-    /// Waits until a thread is stuck.
+    /// Waits until a thread is stuck. False: none is after [`LONG`].
     pub(super) fn wait_for_a_victim(&self) -> bool {
         let fd = self.userfault.as_raw_fd();
         let mut set = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -123,7 +123,8 @@ fn behind_a_blocked_holder(somebody_waits: bool) {
         (&target).read_to_end(&mut found).unwrap();
         found == content
     };
-    // The waiting thread may be the stuck one, so another one checks and releases it.
+    // The waiting thread may be the stuck one. So another thread checks the writes, and releases
+    // the memory.
     let canceller = context.canceller();
     std::thread::scope(|scope| {
         let releaser = scope.spawn(|| {

@@ -110,8 +110,8 @@ fn an_idle_context_uses_no_cpu() {
     }
     isolated(|| {
         let mut context = context(256);
-        // Between the watchdog's last tick and the workers' retirement no thread wakes. A busy
-        // machine may miss this time: then the threads are made busy again.
+        // Between the watchdog's last tick and the workers' retirement no thread wakes. On a busy
+        // machine, the test may miss this time. Then it makes the threads busy again.
         let rests = (0..20).any(|_| {
             let mut pipes = Pipes::new(1);
             busy(&mut context, &mut pipes);

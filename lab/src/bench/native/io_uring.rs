@@ -111,7 +111,7 @@ impl Queue for IoUring {
     }
 
     /// Replaces the ring by one without flags. With `DEFER_TASKRUN`, requests complete only during
-    /// a call, so that [`collect`](Queue::collect) would have to make one.
+    /// a system call, so [`collect`](Queue::collect) would have to make a call.
     fn event_loop(&mut self) -> Result<EventLoop, String> {
         let event_loop = EventLoop::new()?;
         let entries = self.ring.params().sq_entries();
@@ -125,7 +125,7 @@ impl Queue for IoUring {
 }
 
 impl Drop for IoUring {
-    /// Closing a ring does not wait for its requests, which still use the buffers.
+    /// Waits for all requests, because they use the buffers. Closing a ring does not wait for them.
     fn drop(&mut self) {
         while self.in_flight > 0 {
             match self.submit_and_wait() {

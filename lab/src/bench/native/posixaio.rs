@@ -151,7 +151,7 @@ impl Queue for Posixaio {
 }
 
 impl Drop for Posixaio {
-    /// Blocks and buffers belong to the C library until their requests are complete.
+    /// Waits for all requests: until then, the C library uses their blocks and buffers.
     fn drop(&mut self) {
         self.prepared.clear();
         while !self.list.is_empty() {

@@ -7,7 +7,7 @@ use std::io::{Error, Read as _};
 use std::os::fd::FromRawFd as _;
 use uringlet::affinity::CpuSet;
 
-/// The first version of `struct perf_event_attr`: everything beyond it is 0.
+/// The first version of `struct perf_event_attr`. The kernel takes later fields as 0.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -23,7 +23,7 @@ struct Attributes {
     address: u64,
 }
 
-/// PERF_TYPE_HARDWARE and PERF_COUNT_HW_CPU_CYCLES.
+/// The values of PERF_TYPE_HARDWARE and PERF_COUNT_HW_CPU_CYCLES.
 const HARDWARE: u32 = 0;
 const CPU_CYCLES: u64 = 0;
 

@@ -12,8 +12,8 @@ use uringlet::list::{Chain, CompletionList, Node, Owner};
 /// Completions in a batch; a thread adds one batch after the other.
 const BATCH: usize = 32;
 
-/// Nanoseconds of the adding threads for each item, including their waits for each other and
-/// without the drain.
+/// Nanoseconds that the adding threads spend on each item. Their waits for each other count, the
+/// drain does not.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ListCost {
     /// Threads that added.

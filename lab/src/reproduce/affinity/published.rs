@@ -83,7 +83,7 @@ pub fn file_systems() -> Vec<FileSystem> {
 }
 
 impl Row {
-    /// Is this the row of that placement?
+    /// Is this the row of the placement with these letters?
     pub fn is(&self, letters: Letters) -> bool {
         let Letters { application, queue, completion } = letters;
         [(&self.application, application), (&self.queue, queue), (&self.completion, completion)]

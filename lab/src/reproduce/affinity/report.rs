@@ -198,7 +198,7 @@ fn ratio(rate: f64, base: Option<f64>) -> String {
     base.map_or_else(|| "-".into(), |base| format!("{:.2}", rate / base))
 }
 
-/// `count` of `all`.
+/// `count` as a percentage of `all`.
 fn percent(count: u64, all: u64) -> String {
     format!("{:.0} %", count as f64 / all.max(1) as f64 * 100.0)
 }
@@ -447,7 +447,7 @@ impl Report {
             .with_notes(notes)
     }
 
-    /// MB/s of free placement with the `rq_affinity` of `back`.
+    /// MB/s of free placement with `rq_affinity` set to `back`.
     fn rate(&self, back: u8) -> Option<f64> {
         let (_, summary) = self.find(&What::Free { rq_affinity: back })?;
         Some(summary?.mb_per_s)

@@ -103,7 +103,7 @@ impl Job<'_> {
         // dropped afterwards.
         shared.instance.close();
         if self.phase != Phase::Read {
-            // The next job must not find this one's write-back under way.
+            // The write-back of this job's data must end before the next job runs.
             self.file.sync_data().map_err(|error| format!("fdatasync failed: {error}"))?;
         }
         match shared.failure.into_inner().expect("nobody panics with it") {
@@ -132,8 +132,8 @@ impl Job<'_> {
                     break;
                 }
                 entries.clear();
-                // The debts of all threads leave a buffer for each request of this batch. A thread
-                // gives buffers back before it lowers its debt.
+                // With this batch, the debts of all threads are at most the number of buffers. A
+                // thread gives buffers back before it lowers its debt. So enough buffers are free.
                 let mut free = shared.free.lock().expect("nobody panics with it");
                 for record in first..records.min(first + AT_A_TIME as u64) {
                     let buffer = free.pop().expect("as many buffers as requests");
@@ -167,8 +167,8 @@ impl Job<'_> {
         let sqe = match self.phase {
             Phase::Read => Sqe::read(shared.fd, block, offset),
             Phase::Write | Phase::Rewrite => {
-                // SAFETY: page-aligned, a record long, and no request's: it was on the list of free
-                // ones.
+                // SAFETY: the buffer is page-aligned and a record long. No request uses it, because
+                // it was on the list of free buffers.
                 unsafe { shared.stamp(buffer).write(self.mark << 32 | record) };
                 Sqe::write(shared.fd, block, offset)
             }
@@ -212,7 +212,7 @@ impl Job<'_> {
             }
             _ => {}
         }
-        // SAFETY: page-aligned, a record long, and its request is complete.
+        // SAFETY: the buffer is page-aligned and a record long, and its request is complete.
         let stamp = unsafe { shared.stamp(buffer).read() };
         if stamp != self.mark << 32 | record {
             return Err(format!("wrong data in record {record}"));

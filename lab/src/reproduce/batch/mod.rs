@@ -2,8 +2,8 @@
 //! 2011).
 //!
 //! The kernel took the context's lock once for each request of a submit. A submit knows its number
-//! of requests, so once is enough for 32. Here, submitters contend for a word of free slots
-//! instead.
+//! of requests, so it can take the lock once for 32. In uringlet, submitters contend for a word of
+//! free slots instead: each attempt to change the word is a step.
 
 mod job;
 mod path;

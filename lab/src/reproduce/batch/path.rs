@@ -184,8 +184,8 @@ pub fn alone(
     })
 }
 
-/// The number of `count` requests that each submit accepts, if a context has room for `room`, and
-/// everything is reaped after each submit.
+/// Submits `count` requests to a context with room for `room`, and reaps all after each submit.
+/// Returns how many requests each submit accepts.
 ///
 /// # Errors
 /// A submit accepted none.

@@ -76,7 +76,7 @@ impl Alone {
         barrier: &Barrier,
         stop: &AtomicBool,
     ) -> Option<Histogram<u64>> {
-        // Only the value's address is used: the rest is not part of a lookup.
+        // Only the address of the value is used, because reading the value is not part of a lookup.
         let place = |value: &Arc<u64>| std::ptr::from_ref(value) as usize;
         let lowest = *handles.iter().min()?;
         let handle_of = |turn: u32| lowest + turn as usize * PAGE;
@@ -89,7 +89,7 @@ impl Alone {
             let places = turns.iter().map(|&turn| lookup.with(handle_of(turn), place).unwrap_or(0));
             places.fold(0, usize::wrapping_add)
         };
-        // Each part of the list, and the sum that its lookups have to have.
+        // Each part of the list, and the expected sum of the addresses that its lookups find.
         let mut parts = Vec::new();
         for part in turns.chunks(BETWEEN_LOOKS) {
             for &turn in part.iter().take(8) {

@@ -37,7 +37,7 @@ pub struct Figure {
 pub struct Files(Vec<File>);
 
 impl Files {
-    /// Makes this many files in `folder`, or fewer if it was stopped.
+    /// Makes this many files in `folder`, or fewer if `stop` is set.
     ///
     /// # Errors
     /// There is no permission, no space, or no free descriptor.
@@ -210,7 +210,7 @@ impl Job<'_> {
     }
 }
 
-/// A context of uringlet's behind a handle. Each call looks the handle up.
+/// A context of uringlet behind a handle. Each call looks the handle up.
 struct Ours<'a, L: Lookup<Arc<Instance>>> {
     lookup: &'a L,
     handle: usize,

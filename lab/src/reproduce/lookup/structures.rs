@@ -149,8 +149,8 @@ impl<T: Send + Sync> Drop for List<T> {
 /// Bits of the key that a level of the tree uses.
 const BITS: u32 = 6;
 
-/// A tree over the number of the handle's page, 64 branches on each level, as high as the largest
-/// key needs.
+/// A tree over the number of the handle's page. Each branch has 64 children, and the tree is as
+/// high as the largest key needs.
 pub struct Radix<T: Send + Sync> {
     /// A `Branch` if there is a level, else a `Leaf`.
     root: AtomicPtr<()>,

@@ -1,8 +1,8 @@
 //! An image that the kernel can mount: one file of FUSE (fuse(4)). A context executes its reads,
 //! writes and fsyncs on a part of another file.
 //!
-//! One thread takes requests from the kernel and submits them. They are answered where they
-//! complete: by the context's handler, on the CPU of its placement.
+//! One thread takes requests from the kernel and submits them. The context's handler answers them
+//! when they complete, on the CPU on which completions are placed.
 
 #![allow(unsafe_code)]
 
@@ -162,7 +162,7 @@ impl Disk {
 
 impl Filesystem for Disk {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> Result<(), Error> {
-        // Capabilities that the kernel does not have are not used.
+        // An error is ignored: the kernel may lack a capability, or have a lower limit.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_background(REQUESTS as u16);
         let _ = config.set_congestion_threshold(REQUESTS as u16);

@@ -1,8 +1,8 @@
 //! File systems side by side: mkfs, untar, make and clean, on images whose requests are placed.
 //!
 //! The publication placed the requests of a disk's queue, whatever thread had made them. Here
-//! uringlet takes the place of that queue. Each image is a file that a context serves, the kernel
-//! has a loop device on it, and real programs use the file system there.
+//! uringlet takes the place of that queue. Each image is a file that a context serves. The kernel
+//! has a loop device on the image, and real programs use the file system on this device.
 
 mod image;
 mod mount;

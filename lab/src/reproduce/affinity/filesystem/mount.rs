@@ -35,7 +35,7 @@ pub fn own_namespace() -> Result<Mount, String> {
     Mount::new("tmpfs", Path::new(AT), "tmpfs", "mode=700", UnmountFlags::empty())
 }
 
-/// A mount, until it is dropped.
+/// A mount that ends when this value is dropped.
 pub struct Mount {
     pub at: PathBuf,
     flags: UnmountFlags,
@@ -71,7 +71,8 @@ impl Drop for Mount {
     }
 }
 
-/// The device ends with its last descriptor and mount. It bypasses the page cache, if the file can.
+/// The device ends with its last descriptor and mount. It bypasses the page cache, if the file
+/// allows direct I/O.
 const LOOP_FLAGS: u32 = LO_FLAGS_AUTOCLEAR as u32 | LO_FLAGS_DIRECT_IO as u32;
 
 /// A loop device.
@@ -112,7 +113,7 @@ impl Loop {
                 return Ok(Self { _device: device, path });
             }
             let error = Error::last_os_error();
-            // EBUSY: another process has taken the device meanwhile. The loop tries the next one.
+            // EBUSY: another process has taken the device meanwhile. The next free device is tried.
             if error.raw_os_error() != Some(libc::EBUSY) {
                 return Err(format!("{}: LOOP_CONFIGURE: {error}", path.display()));
             }
