@@ -269,9 +269,10 @@ impl Drop for Disk {
     }
 }
 
-/// The content with this number. All contents differ in length and bytes.
+/// The content with this number. All contents differ in length and bytes. Most take several write
+/// requests.
 fn content(number: usize) -> Vec<u8> {
-    (0..1 + number * 17 % 20_000).map(|at| (at + number) as u8).collect()
+    (0..1 + number * 97 % 20_000).map(|at| (at + number) as u8).collect()
 }
 
 /// Writes the first content, and brings it to the disk.
