@@ -51,7 +51,8 @@ run_built() {
     emulated "$built/uringlet" "$@"
 }
 
-# Lays out the contents of every package of the command: stage PREFIX-FOLDER
+# Installs the files that every package of the command has (tarball, deb, rpm) under a prefix:
+# stage PREFIX-FOLDER
 stage() {
     local to="$1" shell name
     install -d "$to/bin" "$to/lib/uringlet" "$to/share/man/man1" "$to/share/doc/uringlet"

@@ -16,7 +16,8 @@ static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// The pid of the process that was last given a number by [`enter`].
 static PID: AtomicI32 = AtomicI32::new(0);
-/// Used in place of the page if the kernel has no MADV_WIPEONFORK (before 4.14).
+/// Used in place of the page if it cannot be mapped, or if the kernel has no MADV_WIPEONFORK
+/// (before 4.14).
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn forget() {

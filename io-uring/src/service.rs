@@ -172,11 +172,12 @@ pub(crate) fn look_at_all() {
 }
 
 /// The calling thread is about to wait for completions of the ring at this address. If all polls
-/// are of that ring, the thread gets the seat (`service/seat.rs`). Then this returns the epoll,
-/// which reports the ring's events, and an eventfd for this thread alone until [`rise`].
+/// are of that ring, the thread gets the seat (`service/seat.rs`) until it calls [`rise`]. Then
+/// this returns the epoll, which reports the ring's events, and an eventfd that only this thread
+/// uses. `None`: nothing is polled, or a poll is of another ring.
 ///
 /// # Errors
-/// Another thread has the seat.
+/// All polls are of that ring, but another thread has the seat.
 pub(crate) fn sit(ring: usize) -> Result<Option<[i32; 2]>, ()> {
     let Some(service) = busy().filter(|service| service.is_of(ring)) else { return Ok(None) };
     match service.made.get() {

@@ -275,7 +275,7 @@ pub fn header(
     Header { command: command.into(), version: machine.version.into(), facts, notices }
 }
 
-/// The command line, quoted so that it can be typed again.
+/// The command line, quoted so that it can be typed again. A control character becomes U+FFFD.
 fn command_line() -> String {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| printable(&word.to_string_lossy())).collect();

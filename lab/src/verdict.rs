@@ -15,7 +15,7 @@ use crate::bench::median;
 use serde::Serialize;
 use std::f64::consts::LN_2;
 
-/// A ratio is known if its interval is at most this wide to each side.
+/// A ratio is known if its whole interval is at most twice this wide, on a logarithmic scale.
 pub const PRECISION: f64 = 0.03;
 /// A smaller difference does not count. The margin is wider than [`PRECISION`], so that an error of
 /// that size does not move a ratio of 1 beyond the margin.

@@ -78,8 +78,9 @@ macro_rules! see_streams_end {
             let next = unsafe {
                 $crate::front::streams::pass_on(ended, $object, $before, &NEXT)
             };
-            // SAFETY: the C library's function, called as its caller called us. Arguments and
-            // result are words in registers. errno is what it sets.
+            // errno is left as the C library's function sets it.
+            // SAFETY: that function gets the arguments of our caller, under the caller's contract.
+            // Arguments and result are words in registers.
             unsafe {
                 ::std::mem::transmute::<*mut ::std::ffi::c_void, Function>(next)($($arg),*)
             }

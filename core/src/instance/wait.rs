@@ -21,11 +21,11 @@ use crate::sys::aio::IoEvent;
 /// The condition of a wait in [`Instance::wait_for`].
 #[derive(Clone, Copy)]
 pub struct WaitCondition<'a> {
-    /// The number of requests that have not ended; 0 ends the wait.
+    /// The number of completions that the wait still lacks. At 0 the wait ends.
     pub missing: &'a dyn Fn() -> u32,
     /// The requests of the wait. Only their completions wake a sleeping thread.
     pub concern: Concern,
-    /// Ends the wait although requests are missing; asked again after [`Instance::disturb`].
+    /// Ends the wait although completions are missing; asked again after [`Instance::disturb`].
     pub gives_up: &'a dyn Fn() -> bool,
     /// The signal mask while the thread sleeps, if it is not the thread's own.
     pub mask: Option<u64>,

@@ -116,7 +116,8 @@ impl std::ops::Deref for Started<'_> {
 
     #[inline(always)]
     fn deref(&self) -> &Request {
-        // SAFETY: `Slot::in_hand`: it is this thread's alone.
+        // SAFETY: the request is this thread's alone, by the contract of `Slot::in_hand`, or
+        // because `Queued::start` has succeeded.
         self.slot.request.with(|at| unsafe { &*at })
     }
 }

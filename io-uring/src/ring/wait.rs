@@ -1,5 +1,6 @@
-//! Waiting threads. They wait for completions, also of other processes' requests, or for the end of
-//! any request.
+//! Threads that wait on a ring. They wait for completions; on a ring that processes share, also for
+//! those of other processes' requests. A thread that cancels or leaves waits until one more request
+//! of this process has ended.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

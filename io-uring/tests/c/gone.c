@@ -1,5 +1,5 @@
-/* A call or an entry points to a page that was mapped before and is unmapped. Besides, threads are
- * cancelled inside a wait. */
+/* Calls and entries point to a page, first while it is mapped, and then after it was unmapped.
+ * Besides, threads are cancelled in a wait, and in calls that do not wait. */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>

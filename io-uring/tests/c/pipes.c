@@ -84,8 +84,9 @@ static void slots(void)
     printf("one that is none: %d\n", result());
     pipe_(ends, O_CLOEXEC, 1);
     printf("closed on exec: %d\n", result());
-    /* A refused PIPE leaves nothing behind: later descriptors that get the numbers of its ends can
-     * be registered. */
+    /* For slots, the library moves the ends to numbers from 40 on, and refuses to register these
+     * numbers. After a refused PIPE, descriptors of the program with such numbers can be
+     * registered. */
     for (int at = 0; at < 4; at++) {
         pipe_(ends, at % 2 ? O_CLOEXEC : 0, at % 2 ? 1 : 6);
         result();

@@ -41,8 +41,9 @@ static void map(struct raw *ring)
     MUST(ring->rings != MAP_FAILED && ring->entries != MAP_FAILED);
 }
 
-/* The only flag of the queue that is compared. The library also sets TASKRUN, so that newer
- * versions of liburing call it. */
+/* The only flag of the submission queue that has to be equal on the kernel and on the library. The
+ * library also sets TASKRUN: without that flag, newer versions of liburing make no call if the
+ * completion queue is empty. */
 static unsigned overflows(struct raw *ring)
 {
     return *word(ring, ring->params.sq_off.flags) & IORING_SQ_CQ_OVERFLOW;

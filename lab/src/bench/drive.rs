@@ -407,8 +407,8 @@ impl Times {
     }
 }
 
-/// Sums for a mean and a standard deviation, in microseconds. `counts` has the number of durations
-/// between each of [`BOUNDS_NS`] and the bound before it.
+/// What a [`Spread`] is computed from, in microseconds. `counts` has the number of durations
+/// between each of [`BOUNDS_NS`] and the bound before it, and at last the number of longer ones.
 #[derive(Default)]
 struct Sums {
     count: u64,

@@ -83,8 +83,8 @@ fn functions() -> Option<&'static Functions> {
     static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
     let find = || {
         if let Some(init) = next(c"aio_init") {
-            // One thread for each descriptor of a pool. This call has no effect if the program has
-            // used aio before.
+            // As many threads as the largest pool has descriptors; they serve all pools. If the
+            // program has used aio before, the C library takes only the idle time from this call.
             let sizes = AioInit {
                 threads: FD_POOL_MAX as c_int,
                 num: 4096,

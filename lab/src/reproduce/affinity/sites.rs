@@ -20,7 +20,8 @@ pub enum Site {
 /// A row of the matrix: the application's CPU, and the CPUs of the queue and of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Letters {
-    /// The application's CPU: [`Site::X`] or [`Site::I`].
+    /// The application's cell: the interrupt's ([`Site::I`]) or another one ([`Site::X`]). In the
+    /// interrupt's cell, its CPU is not the interrupt's if the cell has a second one.
     pub application: Site,
     /// The CPU that hands requests over.
     pub queue: Site,
