@@ -35,6 +35,8 @@ const NUMBERS: Range<i32> = 256..1000;
 
 /// Write permission for the group and for all other users.
 const OTHERS_WRITE: u32 = 0o022;
+/// The mode of folders: programs that become other users find the drop-ins there, too.
+const SEARCHABLE: u32 = 0o755;
 /// In a folder with the sticky bit, users can rename and delete only their own files.
 const STICKY: u32 = 0o1000;
 
@@ -150,7 +152,7 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
 /// Makes the folder if it does not exist, and returns its path without symbolic links. Refuses a
 /// folder of another user. Also refuses it if other users can change it or a folder above it.
 fn make(folder: &Path) -> Result<PathBuf> {
-    let made = DirBuilder::new().mode(0o755).create(folder);
+    let made = DirBuilder::new().mode(SEARCHABLE).create(folder);
     if let Err(error) = made
         && error.kind() != std::io::ErrorKind::AlreadyExists
     {
@@ -160,6 +162,10 @@ fn make(folder: &Path) -> Result<PathBuf> {
     ensure!(data.is_dir(), "is a link or a file, not a folder");
     ensure!(data.uid() == geteuid().as_raw(), "belongs to user {}", data.uid());
     ensure!(data.mode() & OTHERS_WRITE == 0, "others can write to it");
+    // The umask of this run, or of an earlier one, may have left others no way to the drop-ins.
+    if data.mode() & SEARCHABLE != SEARCHABLE {
+        std::fs::set_permissions(folder, Permissions::from_mode(SEARCHABLE))?;
+    }
     let folder = folder.canonicalize()?;
     preloadable(&folder)?;
     for above in folder.ancestors().skip(1) {
@@ -272,6 +278,21 @@ mod tests {
         // The folder has no other file.
         assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1);
         assert_ne!(put(&place, "2", "x.so", b"another build").unwrap(), path);
+    }
+
+    /// As a umask of 077 leaves them.
+    #[test]
+    fn folders_that_others_cannot_search_are_opened_to_them() {
+        let (_folder, place) = scratch();
+        let closed = Permissions::from_mode(0o700);
+        std::fs::create_dir(&place.folder).unwrap();
+        std::fs::create_dir(place.folder.join("1")).unwrap();
+        std::fs::set_permissions(place.folder.join("1"), closed.clone()).unwrap();
+        std::fs::set_permissions(&place.folder, closed).unwrap();
+        put(&place, "1", "x.so", BYTES).unwrap();
+        for folder in [place.folder.join("1"), place.folder] {
+            assert_eq!(folder.metadata().unwrap().mode() & 0o777, SEARCHABLE);
+        }
     }
 
     #[test]

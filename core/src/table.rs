@@ -27,6 +27,11 @@ pub const PAGE: usize = OTHER;
 /// Pages to reserve, powers of two, largest first: address space can be limited (RLIMIT_AS).
 const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
 
+/// A reservation takes at most this part of the free address space, or is the smallest. What a
+/// limit leaves is for the program, other front ends and the stacks of threads. Miri allocates what
+/// others only reserve.
+const PART: usize = if cfg!(miri) { 1 } else { 32 };
+
 /// Bytes of address space that a reservation leaves free, beside its own entries.
 const SPARE: usize = 256 * 1024;
 
@@ -107,8 +112,11 @@ impl<T: Send + Sync> Table<T> {
     /// `-ENOMEM`: no address space, or no memory for the entries.
     pub fn new() -> Result<Self, i32> {
         let mut error = -libc::ENOMEM;
+        let reserve = |bytes| Mapping::new(bytes, libc::PROT_NONE);
+        let [.., least] = PAGES;
         for pages in PAGES {
-            match Mapping::new(pages * PAGE, libc::PROT_NONE) {
+            let room = pages * PAGE * if pages == least { 1 } else { PART };
+            match reserve(room).map(drop).and_then(|()| reserve(pages * PAGE)) {
                 // The reservation would leave no memory for the entries.
                 Ok(_) if !has_memory(pages * Self::BYTES + SPARE) => {}
                 Ok(memory) => {

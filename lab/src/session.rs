@@ -48,15 +48,16 @@ fn stopped() -> u8 {
 /// The handler cannot be installed.
 pub fn stop_on_ctrl_c() -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle Ctrl-C")?;
-    std::thread::spawn(move || {
+    let watch = move || {
         for signal in signals.forever() {
             if STOPPED_BY.swap(signal, Ordering::Relaxed) != 0 {
                 std::process::exit(128 + signal);
             }
             STOP.store(true, Ordering::Relaxed);
         }
-    });
-    Ok(())
+    };
+    let started = std::thread::Builder::new().spawn(watch);
+    started.map(drop).context("cannot start the thread that handles Ctrl-C")
 }
 
 /// Waits until a child has ended. Calls `stop` once if Ctrl-C was pressed. Does not wait if the

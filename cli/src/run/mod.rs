@@ -1,5 +1,6 @@
 //! `uringlet run`: starts a program with the drop-ins preloaded.
 
+mod inherited;
 pub mod library;
 mod live;
 mod placement;
@@ -21,9 +22,9 @@ use clap::{Args, ValueHint};
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 use uringlet::EngineKind;
 use uringlet::stats::ProcessId;
@@ -133,22 +134,29 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     serve(&mut command, arguments)?;
     arguments.sandbox.lock_in(&mut command)?;
     let counts = arguments.stats || arguments.live.any();
-    let mut watch =
-        Watch::new(counts).context("cannot make the memory that collects the counters")?;
-    watch.tell(&mut command);
-    if counts {
-        return with_stats(command, arguments, &mut watch);
+    let mut watch = match Watch::new(counts) {
+        Ok(watch) => Some(watch),
+        // The program does not need the memory.
+        Err(_) if !counts => None,
+        Err(error) => {
+            let what = "cannot make the memory that collects the counters";
+            return Err(anyhow::Error::new(error).context(what));
+        }
+    };
+    watch.iter().for_each(|watch| watch.tell(&mut command));
+    if let Some(watch) = watch.as_mut().filter(|_| counts) {
+        return with_stats(command, arguments, watch);
     }
     let started = Cell::new(0);
     let status = signals::run_to_the_end(
         &mut command,
         |pid| started.set(pid),
         Some(LOOK),
-        || watch.look(started.get()),
+        || watch.iter_mut().for_each(|watch| watch.look(started.get())),
     );
     let status = status.with_context(|| format!("cannot start {}", file.display()))?;
-    seen::say(watch.verdict(&file, status));
-    Ok(exit_code(status))
+    seen::say(watch.and_then(|watch| watch.verdict(&file, status)));
+    Ok(signals::end_as(status))
 }
 
 /// Sets a program up as the arguments say. Returns the drop-ins.
@@ -219,22 +227,6 @@ fn with_stats(mut command: Command, arguments: &Arguments, watch: &mut Watch) ->
     }
     seen::say(nothing);
     problems.iter().for_each(|problem| session::tell(format_args!("uringlet run: {problem:#}")));
-    Ok(if status.success() && !problems.is_empty() { ExitCode::FAILURE } else { exit_code(status) })
-}
-
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exit_codes_are_those_of_a_shell() {
-        for (raw, code) in [(0, 0), (7 << 8, 7), (libc::SIGKILL, 137), (libc::SIGINT, 130)] {
-            assert_eq!(exit_code(ExitStatus::from_raw(raw)), ExitCode::from(code));
-        }
-    }
+    let fails = status.success() && !problems.is_empty();
+    Ok(if fails { ExitCode::FAILURE } else { signals::end_as(status) })
 }

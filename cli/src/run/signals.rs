@@ -6,14 +6,15 @@
 
 #![allow(unsafe_code)]
 
+use super::inherited;
 use crate::observe;
 use libc::{c_int, pid_t, signalfd_siginfo};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitStatus};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// The signals that a terminal sends to its foreground group.
@@ -46,13 +47,15 @@ pub fn run_to_the_end(
     let begin = move || {
         // If this command is killed, the kernel kills the program, too.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-        if rustix::process::getppid() != Some(own) {
-            return Err(io::ErrorKind::Interrupted.into());
+        // The first process of a new PID namespace has no parent that it could see.
+        if rustix::process::getppid().is_some_and(|parent| parent != own) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
+        inherited::restore();
         restore()
     };
     // SAFETY: the closure runs between fork and exec; it allocates nothing and makes only
-    // async-signal-safe calls: prctl(2), getppid(2) and pthread_sigmask(3).
+    // async-signal-safe calls: prctl(2), getppid(2), pthread_sigmask(3), and those of `inherited`.
     unsafe { command.pre_exec(begin) };
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -85,6 +88,28 @@ pub fn run_to_the_end(
             pass_on(&info, child);
         }
     }
+}
+
+/// Ends this process by the signal that has ended the program: shells and supervisors tell such an
+/// end from an exit status. Returns the exit status if there was no such signal, or if the process
+/// is the first of its PID namespace, which the signal does not end.
+pub fn end_as(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        // SAFETY: the calls take numbers, and a set that lives across them. The signal's action is
+        // to end this process, as was the program's.
+        unsafe {
+            // The program has left a core file, if any.
+            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+            libc::signal(signal, libc::SIG_DFL);
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+            libc::raise(signal);
+        }
+    }
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 /// Waits for other processes that have ended, until none is left or the child has ended, too. The

@@ -285,6 +285,10 @@ pub(crate) fn has_offsets(fd: RawFd) -> bool {
 /// Makes a memfd of `size` bytes (memfd_create(2)). Nobody can change its size, and only the same
 /// user can open it. Returns the descriptor, or the negative errno.
 pub(crate) fn sealed_memfd(name: &std::ffi::CStr, size: usize) -> Ret {
+    // Beyond this limit, ftruncate(2) sends SIGXFSZ, which ends the process.
+    if limit_of(libc::RLIMIT_FSIZE.into()) < size as u64 {
+        return -(libc::EFBIG as Ret);
+    }
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name.
     let make = |flags: u32| unsafe { call!(memfd_create, name.as_ptr(), flags) };
