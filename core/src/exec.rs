@@ -216,10 +216,10 @@ pub(crate) unsafe fn write(sqe: &Sqe) -> i32 {
     unsafe { positional(sqe, true, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) }
 }
 
-/// Writes a vector at an offset. The vector is not copied: the kernel reads the program's memory.
+/// Writes a vector. The vector is not copied: the kernel reads the program's memory.
 ///
 /// # Safety
-/// As for [`execute`]; it is a write at an offset, without flags.
+/// As for [`execute`]; it is a write without flags.
 pub(crate) unsafe fn write_vector(sqe: &Sqe) -> i32 {
     let (iov, count) = (sqe.addr as *const Iovec, sqe.len as usize);
     // SAFETY: the kernel checks the vector and the buffers, which are the request's.
@@ -239,12 +239,32 @@ pub(crate) enum Tried {
     Impossible,
 }
 
-/// Reads what is in memory, and starts reading what is not (since Linux 5.10).
+/// As [`write`](fn@write), at the file position.
 ///
 /// # Safety
-/// As for [`execute`]; it is a read at an offset, without flags. The iovec array of a vector is not
-/// copied: the kernel reads it in the program's memory.
+/// As for [`execute`]; it is a write without flags.
+pub(crate) unsafe fn write_at_position(sqe: &Sqe) -> i32 {
+    let iov = Iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize };
+    // SAFETY: the kernel checks the buffer.
+    uninterrupted(|| unsafe { sys::pwritev(sqe.fd, &raw const iov, 1, FILE_POSITION, 0) })
+}
+
+/// Reads what is in memory, and starts reading what is not (since Linux 5.10). The file position
+/// moves only if the read is complete.
+///
+/// # Safety
+/// As for [`execute`]; it is a read without flags. The iovec array of a vector is not copied: the
+/// kernel reads it in the program's memory.
 pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
+    if sqe.off == FILE_POSITION {
+        let Some(off) = sys::move_position(sqe.fd, 0) else { return Tried::Impossible };
+        // SAFETY: the caller's contract.
+        let tried = unsafe { try_read(&Sqe { off, ..*sqe }) };
+        if let Tried::Done(count @ 1..) = tried {
+            sys::move_position(sqe.fd, count.into());
+        }
+        return tried;
+    }
     if is_vector(sqe) {
         // SAFETY: the caller's contract.
         return unsafe { try_read_into(sqe, sqe.addr as *const _, sqe.len as usize) };

@@ -20,9 +20,7 @@ use crate::request::{CopiedIn, Expect, Kind, Request, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX, TRIED_PARTS};
 use crate::router::{self, Call, KernelScope};
-#[cfg(doc)]
-use crate::sqe::FILE_POSITION;
-use crate::sqe::{Sqe, opcode};
+use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys::aio::IoEvent;
 
 /// A read or write of one buffer at an offset, without flags and without an eventfd.
@@ -185,7 +183,7 @@ impl Instance {
     /// has to be submitted. It has to wait, or is no plain transfer of at most [`TRIED_MAX`] bytes
     /// or [`TRIED_PARTS`] buffers. A vector need not be readable. A write may still wait for its
     /// file's lock, so the caller must hold no lock that other threads need. This is called for a
-    /// write only if no earlier request waits to be submitted.
+    /// write, and for a read at the file position, only if no earlier request waits to be submitted.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`]; buffers belong to the transfer during the call.
@@ -207,7 +205,8 @@ impl Instance {
             opcode::WRITEV => (TRIED_PARTS, opcode::WRITE),
             other => (TRIED_MAX, other),
         };
-        let one = Transfer::of(&Sqe { opcode, ..*sqe })?;
+        let off = if sqe.off == FILE_POSITION { 0 } else { sqe.off };
+        let one = Transfer::of(&Sqe { opcode, off, ..*sqe })?;
         if !(1..=most).contains(&one.length) {
             return None;
         }
@@ -220,7 +219,7 @@ impl Instance {
             // SAFETY: the caller's contract.
             unsafe { self.lanes.write_now(&self.board, sqe, self.router.is_timed()) }?
         } else {
-            // SAFETY: the read has an offset and no flags; the rest is the caller's contract.
+            // SAFETY: the read has no flags; the rest is the caller's contract.
             let Tried::Done(result) = (unsafe { exec::try_read(sqe) }) else { return None };
             result
         };
@@ -233,7 +232,9 @@ impl Instance {
     /// ([`Builder::strict`](crate::Builder::strict)): a write may wait for its file's lock.
     pub(super) fn execute_at_submit(&self, request: &Started<'_>) -> Option<i32> {
         let is_tried = request.kind == Kind::Read || self.board.is_strict();
-        let is_plain = request.refused == 0 && !request.stream;
+        // Earlier requests may be with workers, and order counts at the file position.
+        let is_placed = request.sqe.off != FILE_POSITION;
+        let is_plain = request.refused == 0 && !request.stream && is_placed;
         if request.notify < 0 || !is_tried || !is_plain || !self.takes_no_note() {
             return None;
         }

@@ -107,9 +107,15 @@ pub(super) unsafe fn write_now(board: &Board, sqe: &Sqe, timed: bool) -> Option<
     if board.is_to_be_quiet(false) {
         return None;
     }
-    // SAFETY: the write is at an offset, and has no flags; the rest is the caller's contract.
-    let call =
-        || unsafe { if exec::is_vector(sqe) { exec::write_vector(sqe) } else { exec::write(sqe) } };
+    // SAFETY: the write has no flags, and `write` gets it with an offset; the rest is the caller's
+    // contract.
+    let call = || unsafe {
+        match (exec::is_vector(sqe), sqe.off) {
+            (true, _) => exec::write_vector(sqe),
+            (false, FILE_POSITION) => exec::write_at_position(sqe),
+            (false, _) => exec::write(sqe),
+        }
+    };
     let timed = timed || facts::is_suspect(sqe.fd, true);
     let result = if timed { time(board, (sqe.fd, true, sqe.len), call).0 } else { call() };
     (result != -libc::ESPIPE).then_some(result)

@@ -276,6 +276,12 @@ pub(crate) fn lives_in_memory(fd: RawFd) -> bool {
     file_system(fd).is_some_and(|kind| [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&kind))
 }
 
+/// Moves the file position by this number of bytes, and returns the new one (lseek(2)).
+pub(crate) fn move_position(fd: RawFd, by: i64) -> Option<u64> {
+    // SAFETY: no memory is passed.
+    u64::try_from(unsafe { call!(lseek, fd, by, libc::SEEK_CUR) }).ok()
+}
+
 /// Does lseek(2) work on the file?
 pub(crate) fn has_offsets(fd: RawFd) -> bool {
     // SAFETY: no memory is passed, and nothing moves.

@@ -16,6 +16,7 @@ use super::state::{Core, Locked, calls_more};
 use super::submit::Submitted;
 use super::types::{
     Attempted, CancelJob, Mail, Parcel, Peer, PlainSend, SendOutcome, Sender, Stage, Task, Try,
+    is_in_order,
 };
 use crate::abi::{op, rwf, setup};
 use crate::attempts::Tried;
@@ -158,7 +159,7 @@ impl Core {
             match one {
                 Try::Send(send) => make_send(send, &mut waiting),
                 Try::Transfer { sqe, result, .. } => {
-                    if all || !op::is_write(sqe.opcode) {
+                    if all || !is_in_order(sqe) {
                         // SAFETY: the buffer is the request's by the contract of
                         // io_uring_enter(2).
                         *result = unsafe { engine.try_now(sqe) };

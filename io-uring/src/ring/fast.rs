@@ -11,7 +11,7 @@ use uringlet::Sqe;
 use uringlet::front::{self, Entry, Instance};
 
 use super::state::{Core, Locked, calls_more};
-use super::types::{Request, Stage};
+use super::types::{Request, Stage, is_in_order};
 use crate::abi::{Cqe, op, setup};
 use crate::memory::Word;
 use crate::prepare::{Fields, Plan, Refused};
@@ -37,7 +37,7 @@ impl Core {
             return false;
         }
         let mut locked = self.lock();
-        let is_next = !locked.state.is_in_front_of(write) && locked.is_next(head, &sqe);
+        let is_next = !locked.state.is_in_front_of(is_in_order(&sqe)) && locked.is_next(head, &sqe);
         if is_next {
             locked.begin(head);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::batch::{Batch, Prepared};
 use super::state::{Locked, State, calls_more, is_small};
-use super::types::{Line, PlainSend, Request, SendOutcome, Stage, Task, Try};
+use super::types::{Line, PlainSend, Request, SendOutcome, Stage, Task, Try, is_in_order};
 use crate::abi::{Cqe, iosqe, op, setup};
 use crate::calls::Call;
 use crate::chains::{NONE, Step};
@@ -364,7 +364,7 @@ impl Locked<'_> {
         let Plan::Engine(sqe, None) = self.request(at).plan else { return false };
         let write = op::is_write(sqe.opcode);
         let State { submits, more_follow, .. } = *self.state;
-        let first = submits && !(write && more_follow) && !self.is_in_front_of(write);
+        let first = submits && !(write && more_follow) && !self.is_in_front_of(is_in_order(&sqe));
         let request = self.request(at);
         let alone = request.next == NONE && request.flags & iosqe::ASYNC == 0;
         let plain = match sqe.opcode {

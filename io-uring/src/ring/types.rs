@@ -4,10 +4,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use uringlet::Sqe;
 use uringlet::front::CALL;
+use uringlet::{FILE_POSITION, Sqe};
 
-use crate::abi::{Cqe, iosqe};
+use crate::abi::{Cqe, iosqe, op};
 use crate::attempts::{Sleeper, Tried};
 use crate::buffers::Provided;
 use crate::calls::{self, Call};
@@ -313,6 +313,13 @@ pub(super) enum Task {
     },
     /// A parcel was read: its sender gets the result.
     Answer(Sender, i32),
+}
+
+/// Must this transfer not overtake earlier reads? A write may change what they read, and a read at
+/// the file position moves it.
+#[inline]
+pub(super) fn is_in_order(sqe: &Sqe) -> bool {
+    op::is_write(sqe.opcode) || sqe.off == FILE_POSITION
 }
 
 /// What the submitting thread tries without the lock, before its tasks.
