@@ -62,6 +62,7 @@ pub(crate) fn open(dir: RawFd, path: &CStr, how: &[u64; 3]) -> Option<RawFd> {
         sys::close(fd);
         return None;
     }
+    was_opened(fd);
     Some(fd)
 }
 
@@ -70,10 +71,11 @@ fn is_quick(fd: RawFd) -> bool {
     matches!(descriptor::kind_if_local(fd), Some(libc::S_IFREG | libc::S_IFDIR))
 }
 
-/// A worker has made an open that [`open`] tries. Notes whether the file system is a local one: if
-/// it is, later opens there are made at once.
+/// A file was opened. Notes what is known of it: the first read is then executed at once, if the
+/// descriptor allows that. Also notes whether the file system is a local one: if it is, later opens
+/// there are made at once.
 pub(crate) fn was_opened(fd: RawFd) {
-    if fd >= 0 && descriptor::kind_if_local(fd).is_none() {
+    if fd >= 0 {
         let _ = descriptor::fresh(fd);
     }
 }

@@ -113,9 +113,9 @@ impl Descriptor {
 }
 
 /// As far as is remembered: is the descriptor open for reads (or writes), and do these usually not
-/// wait? Makes no system call.
-pub fn is_inline(fd: i32, write: bool) -> bool {
-    Facts::noted(fd).is_some_and(|facts| facts.is_inline(write))
+/// wait, so that [`Instance::try_now`] tries them? Makes no system call.
+pub fn is_tried(fd: i32, write: bool) -> bool {
+    Facts::noted(fd).is_some_and(|facts| facts.is_tried(write))
 }
 
 /// Is an open with this `struct open_how` (openat2(2)) one that [`open_at_once`] tries?

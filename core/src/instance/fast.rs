@@ -17,7 +17,7 @@ use crate::errno;
 use crate::eventfd;
 use crate::exec::{self, Tried};
 use crate::request::{CopiedIn, Expect, Kind, Request, Route, Started};
-use crate::router::facts::Facts;
+use crate::router::facts::{self, Facts};
 use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX, TRIED_PARTS};
 use crate::router::{self, Call, KernelScope};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
@@ -210,9 +210,9 @@ impl Instance {
         if !(1..=most).contains(&one.length) {
             return None;
         }
-        let inline = Facts::noted(one.fd).is_some_and(|facts| facts.is_inline(one.is_write));
+        let facts = Facts::noted(one.fd).filter(|facts| facts.is_tried(one.is_write))?;
         let engine = self.engine != EngineKind::Null && self.kernel_scope() <= KernelScope::Direct;
-        if !inline || !engine || self.stands_by() || self.board.is_closed() {
+        if !engine || self.stands_by() || self.board.is_closed() {
             return None;
         }
         let result = if one.is_write {
@@ -221,6 +221,9 @@ impl Instance {
         } else {
             // SAFETY: the read has no flags; the rest is the caller's contract.
             let Tried::Done(result) = (unsafe { exec::try_read(sqe) }) else { return None };
+            if !facts.was_read() {
+                facts::prove_by_try(one.fd);
+            }
             result
         };
         Some((one.kind(), result))

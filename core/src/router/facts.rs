@@ -142,6 +142,20 @@ impl Facts {
         self.0 & not == is
     }
 
+    /// May a submitter that must not wait try a read (or write) of this file? As
+    /// [`is_inline`](Self::is_inline), but no earlier read must have ended: a tried read returns
+    /// what is in memory only.
+    #[inline]
+    pub(crate) fn is_tried(self, write: bool) -> bool {
+        Self(self.0 | READ).is_inline(write)
+    }
+
+    /// Has a read of this file ended?
+    #[inline]
+    pub(crate) fn was_read(self) -> bool {
+        self.0 & READ != 0
+    }
+
     /// May a thread with a deadline, or a poll, execute a read (or write) of this file that is not
     /// expected to sleep? Its file system must be a local one. For a read, an earlier read must
     /// have ended.

@@ -28,7 +28,7 @@ impl Core {
         let Some(fields) = self.memory.sqe(head).map(Fields) else { return false };
         let Some(sqe) = fields.plain_transfer() else { return false };
         let (is_vector, write) = (front::has_vector(&sqe), op::is_write(sqe.opcode));
-        if !front::is_inline(sqe.fd, write) {
+        if !front::is_tried(sqe.fd, write) {
             let entry = Entry { sqe, data: 0, notify: self.notify() };
             return engine.hands_over_single(&entry, write)
                 && self.submit_direct(engine, thread, (head, &fields), entry);

@@ -372,7 +372,7 @@ impl Locked<'_> {
             op::READV | op::WRITEV => is_small(request.expected),
             _ => false,
         };
-        if !first || !alone || !plain || !uringlet::front::is_inline(sqe.fd, write) {
+        if !first || !alone || !plain || !uringlet::front::is_tried(sqe.fd, write) {
             return false;
         }
         request.stage = Stage::Tried;
