@@ -183,7 +183,8 @@ impl Instance {
     /// has to be submitted. It has to wait, or is no plain transfer of at most [`TRIED_MAX`] bytes
     /// or [`TRIED_PARTS`] buffers. A vector need not be readable. A write may still wait for its
     /// file's lock, so the caller must hold no lock that other threads need. This is called for a
-    /// write, and for a read at the file position, only if no earlier request waits to be submitted.
+    /// write, and for a read at the file position, only if no earlier request waits to be
+    /// submitted.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`]; buffers belong to the transfer during the call.

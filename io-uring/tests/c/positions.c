@@ -17,7 +17,8 @@ static void read_(int fd, int at, unsigned len)
 static void show(const char *what, int fd, int count, int shows)
 {
     printf("[%s]\n", what);
-    MUST(io_uring_submit_and_wait(&ring, count) == count);
+    /* With SQPOLL, the kernel may have taken the entries before they are counted. */
+    MUST(io_uring_submit_and_wait(&ring, count) >= 0);
     int results[8];
     for (int one = 0; one < count; one++) {
         struct io_uring_cqe *cqe;
