@@ -17,7 +17,9 @@ use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{Read as _, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Mutex;
@@ -164,7 +166,14 @@ fn make(folder: &Path) -> Result<PathBuf> {
     ensure!(data.mode() & OTHERS_WRITE == 0, "others can write to it");
     // The umask of this run, or of an earlier one, may have left others no way to the drop-ins.
     if data.mode() & SEARCHABLE != SEARCHABLE {
-        std::fs::set_permissions(folder, Permissions::from_mode(SEARCHABLE))?;
+        let only_folders = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let opened = File::options().read(true).custom_flags(only_folders).open(folder);
+        if let Ok(opened) = opened
+            && opened.metadata().is_ok_and(|opened| opened.ino() == data.ino())
+        {
+            // The folder still serves this user if the mode cannot be changed.
+            let _ = opened.set_permissions(Permissions::from_mode(SEARCHABLE));
+        }
     }
     let folder = folder.canonicalize()?;
     preloadable(&folder)?;

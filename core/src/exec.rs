@@ -249,22 +249,13 @@ pub(crate) unsafe fn write_at_position(sqe: &Sqe) -> i32 {
     uninterrupted(|| unsafe { sys::pwritev(sqe.fd, &raw const iov, 1, FILE_POSITION, 0) })
 }
 
-/// Reads what is in memory, and starts reading what is not (since Linux 5.10). The file position
-/// moves only if the read is complete.
+/// Reads what is in memory, and starts reading what is not (since Linux 5.10). At the file
+/// position, a read that would wait leaves the position where it was.
 ///
 /// # Safety
 /// As for [`execute`]; it is a read without flags. The iovec array of a vector is not copied: the
 /// kernel reads it in the program's memory.
 pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
-    if sqe.off == FILE_POSITION {
-        let Some(off) = sys::move_position(sqe.fd, 0) else { return Tried::Impossible };
-        // SAFETY: the caller's contract.
-        let tried = unsafe { try_read(&Sqe { off, ..*sqe }) };
-        if let Tried::Done(count @ 1..) = tried {
-            sys::move_position(sqe.fd, count.into());
-        }
-        return tried;
-    }
     if is_vector(sqe) {
         // SAFETY: the caller's contract.
         return unsafe { try_read_into(sqe, sqe.addr as *const _, sqe.len as usize) };
@@ -314,11 +305,17 @@ unsafe fn try_read_into(sqe: &Sqe, iov: *const Iovec, count: usize) -> Tried {
     let len = (0..count).map(part).fold(0, usize::saturating_add).min(MAX_RW_COUNT);
     // A short count does not tell missing pages from the end of the file. (Nor does a 0 with Linux
     // 5.9 and 5.10.)
-    let ends = |size| sqe.off.saturating_add(read as u64) >= size;
-    if read == len || sys::file_size(sqe.fd).is_some_and(ends) {
-        return Tried::Done(read as i32);
-    }
-    Tried::WouldWait
+    let ends = |end: u64| sys::file_size(sqe.fd).is_some_and(|size| end >= size);
+    let is_done = read == len
+        || match sqe.off {
+            FILE_POSITION => match sys::move_position(sqe.fd, 0) {
+                Some(end) => ends(end) || sys::move_position(sqe.fd, -(read as i64)).is_none(),
+                // The number is a stream's by now. What was read is gone from there.
+                None => true,
+            },
+            offset => ends(offset.saturating_add(read as u64)),
+        };
+    if is_done { Tried::Done(read as i32) } else { Tried::WouldWait }
 }
 
 #[cfg(test)]

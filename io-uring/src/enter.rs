@@ -99,6 +99,19 @@ fn check(core: &Core, count: u32, flags: u32) -> Result<(), i32> {
     Ok(())
 }
 
+/// Submits at most `count` entries, and returns their number.
+fn submit(core: &Arc<Core>, engine: &Instance, count: u32, thread: u32) -> Result<u32, i32> {
+    let nops = core.submit_nops(engine, count);
+    match count - nops {
+        0 => Ok(count),
+        1 if core.submit_fast(engine, thread) => Ok(count),
+        left => match core.submit(engine, left, thread) {
+            Err(errno) if nops == 0 => Err(errno),
+            rest => Ok(nops + rest.unwrap_or(0)),
+        },
+    }
+}
+
 unsafe fn enter_ring(
     ring: Pinned<'static, Ring>,
     count: u32,
@@ -126,8 +139,10 @@ unsafe fn enter_ring(
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
         let engine = ring.engine()?;
         let _entered = core.entered();
-        let fast = count == 1 && !polls && core.submit_fast(engine, thread);
-        let consumed = if fast { 1 } else { core.submit(engine, count, thread)? };
+        let consumed = match polls {
+            true => core.submit(engine, count, thread)?,
+            false => submit(core, engine, count, thread)?,
+        };
         if !polls && consumed != count {
             engine.poll();
             return Ok(consumed as i32);

@@ -104,7 +104,9 @@ fn time(
 /// The buffer is the write's during the call.
 #[inline]
 pub(super) unsafe fn write_now(board: &Board, sqe: &Sqe, timed: bool) -> Option<i32> {
-    if board.is_to_be_quiet(false) {
+    // At an offset, a stream is refused. At the file position, it would take the bytes, or wait.
+    let is_stream = sqe.off == FILE_POSITION && !sys::has_offsets(sqe.fd);
+    if board.is_to_be_quiet(false) || is_stream {
         return None;
     }
     // SAFETY: the write has no flags, and `write` gets it with an offset; the rest is the caller's

@@ -196,6 +196,12 @@ impl Fields {
         (is_plain && self.op_flags() == 0).then(|| self.sqe())
     }
 
+    /// Is it a NOP without flags, files and buffers?
+    #[inline]
+    pub(crate) fn is_plain_nop(&self) -> bool {
+        self.0[0] as u32 == op::NOP.into() && self.0[5] == 0 && self.op_flags() == 0
+    }
+
     /// The slot for an opened file, or of a closed one. The field's value is one more.
     fn slot(&self) -> Option<u32> {
         self.file_index().checked_sub(1)

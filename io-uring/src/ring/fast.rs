@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use uringlet::Sqe;
 use uringlet::front::{self, Entry, Instance};
 
 use super::state::{Core, Locked, calls_more};
@@ -37,7 +36,8 @@ impl Core {
             return false;
         }
         let mut locked = self.lock();
-        let is_next = !locked.state.is_in_front_of(is_in_order(&sqe)) && locked.is_next(head, &sqe);
+        let is_next =
+            !locked.state.is_in_front_of(is_in_order(&sqe)) && locked.is_next(head, sqe.opcode);
         if is_next {
             locked.begin(head);
         }
@@ -65,6 +65,33 @@ impl Core {
         true
     }
 
+    /// Ends the plain NOPs at the head of the queue, at most `count`. Returns their number.
+    /// Programs send NOPs to wake a thread that waits.
+    pub(crate) fn submit_nops(self: &Arc<Self>, engine: &Instance, count: u32) -> u32 {
+        let head = self.memory.page().sq_head.load(Ordering::Acquire);
+        let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
+        let most = count.min(tail.wrapping_sub(head));
+        let user_data = |at: u32| {
+            let fields = self.memory.sqe(head.wrapping_add(at)).map(Fields)?;
+            fields.is_plain_nop().then(|| fields.user_data())
+        };
+        if most == 0 || self.has(setup::IOPOLL) || user_data(0).is_none() {
+            return 0;
+        }
+        let mut locked = self.lock();
+        let mut done = 0;
+        while done < most
+            && let Some(user_data) = user_data(done)
+            && locked.is_next(head.wrapping_add(done), op::NOP)
+        {
+            locked.take_out(head.wrapping_add(done));
+            locked.end(Cqe { user_data, res: 0, flags: 0 });
+            done += 1;
+        }
+        self.after_submit(engine, locked.give_back());
+        done
+    }
+
     /// As [`submit_fast`](Self::submit_fast), for a transfer that its submitter hands over to the
     /// kernel. The kernel reads a vector in the program's memory.
     #[inline(never)]
@@ -77,7 +104,7 @@ impl Core {
     ) -> bool {
         let mut locked = self.lock();
         // Requests go to the engine in their order.
-        let is_next = self.handover.ready() == 0 && locked.is_next(head, &entry.sqe);
+        let is_next = self.handover.ready() == 0 && locked.is_next(head, entry.sqe.opcode);
         let key = is_next.then(|| {
             locked.take_out(head);
             self.trying.fetch_add(1, Ordering::Relaxed);
@@ -138,13 +165,13 @@ impl Core {
 
 impl Locked<'_> {
     /// Is this entry at the head of the queue, and does it wait for no chain and no cancel?
-    fn is_next(&mut self, head: u32, sqe: &Sqe) -> bool {
+    fn is_next(&mut self, head: u32, opcode: u8) -> bool {
         let state = &*self.state;
         let is_quiet = state.chains.is_quiet()
             && !state.is_in_batch
             && state.asking == 0
             && state.tasks.is_empty()
-            && state.restrictions.allow(sqe.opcode, 0);
+            && state.restrictions.allow(opcode, 0);
         is_quiet
             && self.core.memory.page().sq_head.load(Ordering::Relaxed) == head
             && self.claim(0).is_ok()

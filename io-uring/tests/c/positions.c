@@ -2,6 +2,7 @@
  * file, of pages that are not in memory, and behind each other. */
 #define _GNU_SOURCE
 #include "common.h"
+#include <pthread.h>
 #include <sys/uio.h>
 
 static struct io_uring ring;
@@ -89,11 +90,93 @@ static void file(void)
     MUST(close(again) == 0 && close(fd) == 0);
 }
 
+/* Two threads enter one ring at the same time. Each submits reads of eight bytes at the position of
+ * one file, and each number of the file is read once. */
+enum { READS = 2000 };
+static unsigned long long numbers[2 * READS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int queued, ended;
+
+static void *reads(void *file)
+{
+    for (int one = 0; one < READS; one++) {
+        MUST(pthread_mutex_lock(&lock) == 0);
+        unsigned tail = *ring.sq.ktail;
+        struct io_uring_sqe *sqe = &ring.sq.sqes[tail & ring.sq.ring_mask];
+        io_uring_prep_read(sqe, *(int *)file, &numbers[queued++], 8, -1);
+        ring.sq.array[tail & ring.sq.ring_mask] = tail & ring.sq.ring_mask;
+        __atomic_store_n(ring.sq.ktail, tail + 1, __ATOMIC_RELEASE);
+        MUST(pthread_mutex_unlock(&lock) == 0);
+        io_uring_enter(ring.ring_fd, 1, 0, 0, NULL);
+        MUST(pthread_mutex_lock(&lock) == 0);
+        for (struct io_uring_cqe *cqe; io_uring_peek_cqe(&ring, &cqe) == 0; ended++) {
+            MUST(cqe->res == 8);
+            io_uring_cqe_seen(&ring, cqe);
+        }
+        MUST(pthread_mutex_unlock(&lock) == 0);
+    }
+    return NULL;
+}
+
+static int compare(const void *one, const void *other)
+{
+    unsigned long long a = *(unsigned long long *)one, b = *(unsigned long long *)other;
+    return a < b ? -1 : a > b;
+}
+
+static void threads(void)
+{
+    int fd = scratch();
+    MUST(io_uring_queue_init(8, &ring, 0) == 0);
+    for (unsigned long long at = 0; at < 2 * READS; at++)
+        MUST(pwrite(fd, &at, 8, 8 * at) == 8);
+    pthread_t other;
+    MUST(pthread_create(&other, NULL, reads, &fd) == 0);
+    reads(&fd);
+    MUST(pthread_join(other, NULL) == 0);
+    for (struct io_uring_cqe *cqe; ended < 2 * READS; ended++) {
+        MUST(io_uring_wait_cqe(&ring, &cqe) == 0 && cqe->res == 8);
+        io_uring_cqe_seen(&ring, cqe);
+    }
+    qsort(numbers, 2 * READS, sizeof *numbers, compare);
+    int wrong = 0;
+    for (int at = 0; at < 2 * READS; at++)
+        wrong += numbers[at] != (unsigned long long)at;
+    printf("[threads]\nnumbers not read once: %d\n", wrong);
+    io_uring_queue_exit(&ring);
+    MUST(close(fd) == 0);
+}
+
+/* A number that named a file names a full pipe: the submit of a write does not wait. */
+static void full_pipe(void)
+{
+    int fd = scratch(), ends[2];
+    static char zeros[1 << 16];
+    struct io_uring_sqe *sqe = entry(&ring, 0);
+    io_uring_prep_write(sqe, fd, "x", 1, -1);
+    sqe->user_data = 0;
+    show("a file", fd, 1, 0);
+    MUST(pipe(ends) == 0 && write(ends[1], zeros, sizeof zeros) == sizeof zeros);
+    MUST(dup2(ends[1], fd) == fd);
+    sqe = entry(&ring, 0);
+    io_uring_prep_write(sqe, fd, "y", 1, -1);
+    sqe->user_data = 0;
+    MUST(io_uring_submit(&ring) >= 0);
+    struct io_uring_cqe *cqe;
+    printf("[a full pipe]\nat once: %d\n", io_uring_peek_cqe(&ring, &cqe));
+    MUST(read(ends[0], zeros, sizeof zeros) == sizeof zeros);
+    MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+    printf("then: %d\n", cqe->res);
+    io_uring_cqe_seen(&ring, cqe);
+    MUST(close(fd) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
 int main(void)
 {
     for (int flags = 0; flags < 2; flags++) {
         MUST(io_uring_queue_init(8, &ring, flags ? IORING_SETUP_SQPOLL : 0) == 0);
         file();
+        full_pipe();
         /* Appends go to the end, wherever the position is. */
         char name[] = "/tmp/positions-XXXXXX";
         int fd = mkstemp(name);
@@ -114,5 +197,6 @@ int main(void)
         io_uring_queue_exit(&ring);
         MUST(close(fd) == 0 && close(appends) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
     }
+    threads();
     return 0;
 }
