@@ -112,8 +112,8 @@ impl Program {
     }
 }
 
-/// Sends all signals one after the other, except SIGSYS and those that stop or kill. Returns what
-/// the program has got.
+/// Sends each signal but SIGSYS, SIGKILL and the signals that stop a process. Returns what the
+/// program has got.
 fn told(mut program: Program) -> Vec<String> {
     // A program on a drop-in that may trap calls cannot block SIGSYS, which would end it.
     let (stops, kill) =

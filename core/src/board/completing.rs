@@ -24,9 +24,9 @@ impl Board {
     /// Ends a request because the context is being destroyed.
     ///
     /// A strict context, as of libaio, executes requests that have not started. It cancels only
-    /// those that may wait without end (polls, pipes, sockets). The reason: in the kernel,
-    /// io_submit(2) has executed buffered requests and begun direct ones, so io_destroy(2) cancels
-    /// neither. Other contexts cancel all requests that have not started.
+    /// polls, and requests on pipes and sockets, which may wait without end. io_destroy(2) cancels
+    /// no others either: io_submit(2) has executed buffered requests, and begun direct ones. Other
+    /// contexts cancel all requests that have not started.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
             self.end_started(request);

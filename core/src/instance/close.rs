@@ -86,9 +86,8 @@ impl Instance {
     /// woken, and return.
     ///
     /// A strict context, as of libaio, executes requests that have not started. It cancels only
-    /// requests that may wait without end (polls, pipes, sockets). The reason: in the kernel,
-    /// io_submit(2) has executed buffered requests and begun direct ones, so io_destroy(2) cancels
-    /// neither.
+    /// polls, and requests on pipes and sockets, which may wait without end. io_destroy(2) cancels
+    /// no others either: io_submit(2) has executed buffered requests, and begun direct ones.
     pub fn close(&self) {
         if !self.board.close() || !self.is_of_this_process() {
             return;

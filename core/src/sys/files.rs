@@ -284,8 +284,7 @@ pub(crate) fn move_position(fd: RawFd, by: i64) -> Option<u64> {
 
 /// Does lseek(2) work on the file?
 pub(crate) fn has_offsets(fd: RawFd) -> bool {
-    // SAFETY: no memory is passed, and nothing moves.
-    unsafe { call!(lseek, fd, 0, libc::SEEK_CUR) >= 0 }
+    move_position(fd, 0).is_some()
 }
 
 /// Makes a memfd of `size` bytes (memfd_create(2)). Nobody can change its size, and only the same

@@ -48,7 +48,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Looks at up to `count` entries from `head` on, and prepares those that borrow memory.
+    /// Looks at up to `count` entries from `head` on. Prepares each entry that borrows memory.
     pub(super) fn read(
         memory: &Memory,
         (head, there): (u32, u32),

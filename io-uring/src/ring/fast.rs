@@ -70,7 +70,8 @@ impl Core {
     pub(crate) fn submit_nops(self: &Arc<Self>, engine: &Instance, count: u32) -> u32 {
         let head = self.memory.page().sq_head.load(Ordering::Acquire);
         let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
-        let most = count.min(tail.wrapping_sub(head));
+        // A forged tail may stand for more entries than the queue has.
+        let most = count.min(tail.wrapping_sub(head)).min(self.memory.sq_entries());
         let user_data = |at: u32| {
             let fields = self.memory.sqe(head.wrapping_add(at)).map(Fields)?;
             fields.is_plain_nop().then(|| fields.user_data())
@@ -276,6 +277,14 @@ mod tests {
             fast
         }
 
+        /// Moves the tail of a queue of NOPs ahead, and submits. Returns the number of entries.
+        fn submit_nops(&self, ahead: u32) -> u32 {
+            let tail = self.core.memory.word(Word::SqTail);
+            tail.store(tail.load(Ordering::Relaxed).wrapping_add(ahead), Ordering::Release);
+            let _entered = self.core.entered();
+            self.core.submit_nops(&self.engine, u32::MAX)
+        }
+
         /// Reaps the next completion, if there is one.
         fn reap(&mut self) -> Option<Cqe> {
             let is_there = self.core.completions() > 0;
@@ -450,6 +459,13 @@ mod tests {
         assert_eq!(ring.core.with(state), (0, [0; 2], false));
         assert_eq!(ring.core.trying.load(Ordering::Relaxed), 0);
         end(&ring, fd);
+    }
+
+    #[test]
+    fn a_forged_tail_stands_for_no_more_nops_than_the_queue_has() {
+        let ring = Ring::new();
+        assert_eq!(ring.submit_nops(3), 3);
+        assert_eq!(ring.submit_nops(u32::MAX - 2), ENTRIES);
     }
 
     #[test]

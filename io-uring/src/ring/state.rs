@@ -216,7 +216,7 @@ pub(crate) struct Core {
     pub(super) me: u64,
     /// Calls for the ring are restricted: no other process may use the ring.
     pub(crate) restricted: AtomicBool,
-    /// The number of requests that were submitted, and of those that have ended.
+    /// The number of submitted requests, and the number of ended ones.
     pub(super) taken: AtomicU32,
     pub(super) ended: AtomicU32,
     /// The number of calls on sockets that are being tried, and of threads that hand requests to

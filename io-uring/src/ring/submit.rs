@@ -1,5 +1,5 @@
-//! Entries become requests. Requests start: those of a batch, and those that follow from the end of
-//! others.
+//! Turns entries into requests, and starts them: the requests of a batch, and each request that had
+//! to wait for the end of another one.
 
 use std::sync::atomic::Ordering;
 
