@@ -5,7 +5,7 @@ use crate::session;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use uringlet_lab::named;
 
@@ -24,15 +24,35 @@ pub fn write(to: Option<&Path>, json: &impl Serialize, text: &str) -> Result<()>
     written
 }
 
-/// Opens a file that will be written repeatedly.
-///
-/// # Errors
-/// The file cannot be made: a refusal.
-pub fn open(option: &str, path: &Path) -> Result<Box<dyn Write>> {
-    if path == Path::new("-") {
-        return Ok(Box::new(std::io::stdout()));
+/// A file that is written repeatedly; without one, standard output.
+pub struct Repeated(Option<File>);
+
+impl Repeated {
+    /// Opens a file. Its contents stay until [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// The file cannot be made: a refusal.
+    pub fn open(option: &str, path: &Path) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self(None));
+        }
+        let made = named::open_to_write(File::options().write(true).create(true), path);
+        Ok(Self(Some(made.map_err(|error| cannot_make(option, path, &error))?)))
     }
-    let mut options = File::options();
-    let made = named::open_to_write(options.write(true).create(true).truncate(true), path);
-    Ok(Box::new(made.map_err(|error| cannot_make(option, path, &error))?))
+
+    /// The command's work begins: earlier contents of a regular file are dropped.
+    pub fn begin(&self) {
+        // A device or a pipe has no contents to drop, and refuses.
+        self.0.iter().for_each(|file| _ = file.set_len(0));
+    }
+}
+
+impl Write for Repeated {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.as_mut().map_or_else(|| io::stdout().write(bytes), |file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.as_mut().map_or_else(|| io::stdout().flush(), |file| file.flush())
+    }
 }

@@ -19,14 +19,13 @@ const OTHERS: [&str; 1] = ["liburinglet_capi.so"];
 
 /// Calls that are allowed: the function, a part of the caller's name, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("syscall", "std::", "futex, statx, getrandom, gettid: a jump leads on to the C library"),
+    ("syscall", "std::", "futex, statx, gettid: a jump leads on to the C library"),
     ("close", "std::", "what std has opened itself: nobody's requests are on such a number"),
     ("closedir", "std::", "what std has opened itself: likewise"),
     ("fcntl", "std::", "F_GETFD, which builds with assertions ask before they close"),
     ("mmap64", "std::", "memory of no file, and files of which stack traces are made: no rings"),
     ("read", "std::", "files that std has opened itself: nobody polls them"),
     ("read", "uringlet_capi::owned", "the program's eventfd, of which its polls are to be told"),
-    ("poll", "std::", "/dev/random, on kernels without getrandom(2)"),
     ("mmap", "io_uring::util::Mmap", "the number is one that the kernel has just made a ring of"),
     ("close", "io_uring::util::fd", "the engine's ring: no request is on its number"),
     ("sigaction", "posix_aio::signals", "asks what the program has set, as the program would"),

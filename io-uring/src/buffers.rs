@@ -1,7 +1,7 @@
 //! Buffers that a program provides in groups, in a list or in a ring in its memory.
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{Ordering, fence};
 
 use uringlet::front::memory::accessible_now;
@@ -223,7 +223,7 @@ fn has_more(at: usize, head: u16, tail: &mut u16) -> bool {
 /// The groups of a ring, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct BufferGroups {
-    groups: HashMap<u16, BufferGroup>,
+    groups: BTreeMap<u16, BufferGroup>,
     last: u64,
 }
 

@@ -2,7 +2,7 @@
 //! ``flush`` takes the completions, and calls the callbacks.
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -376,7 +376,7 @@ pub(crate) struct Context {
     canceller: Canceller,
     counter: Eventfd,
     max_requests: usize,
-    in_flight: Mutex<HashMap<u64, Py<Operation>>>,
+    in_flight: Mutex<BTreeMap<u64, Py<Operation>>>,
     /// The number of completions that all threads together have delivered.
     delivered: AtomicU64,
 }

@@ -3,7 +3,7 @@
 //! An asyncio loop has one eventfd(2) among its readers. Threads of the engine note ended requests,
 //! and signal this eventfd. Then the loop's thread completes the futures. A trio task waits for an
 //! eventfd that only this task has. No thread of the engine touches Python.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Wake;
@@ -64,7 +64,7 @@ impl Wake for Bell {
 pub(crate) struct Reader {
     ready: Arc<Ready>,
     /// The futures of waiting tasks, by the tickets of their bells.
-    waiting: Mutex<HashMap<u64, Py<PyAny>>>,
+    waiting: Mutex<BTreeMap<u64, Py<PyAny>>>,
 }
 
 #[pymethods]

@@ -74,7 +74,7 @@ pub struct Live<'a> {
     previous: (Instant, Snapshot),
     /// Lines are printed at this interval.
     prints: Option<Duration>,
-    json: Option<Box<dyn Write>>,
+    json: Option<output::Repeated>,
     json_path: PathBuf,
     prometheus: Option<Exposition>,
     problems: Vec<Error>,
@@ -87,7 +87,7 @@ impl<'a> Live<'a> {
     /// A file cannot be made.
     pub fn open(options: &Options, region: &'a Region, program: &str) -> Result<Self> {
         let json = options.stats_json.as_deref();
-        let json = json.map(|path| output::open("--stats-json", path));
+        let json = json.map(|path| output::Repeated::open("--stats-json", path));
         let now = Instant::now();
         let mut live = Self {
             region,
@@ -110,6 +110,7 @@ impl<'a> Live<'a> {
 
     /// Notes that the program was started: the first interval begins.
     pub fn started(&mut self, pid: u32) {
+        self.json.iter().for_each(output::Repeated::begin);
         self.labels.pid = pid;
         self.begin = Instant::now();
         self.previous.0 = self.begin;

@@ -104,7 +104,8 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
     session::stop_on_ctrl_c()?;
     let looks = if arguments.once { Some(1) } else { arguments.batch };
     let json = arguments.json.as_deref();
-    let mut to = json.map(|path| output::open("--json", path)).transpose()?;
+    let mut to = json.map(|path| output::Repeated::open("--json", path)).transpose()?;
+    to.iter().for_each(output::Repeated::begin);
     let mut due = Instant::now();
     let mut look = 0;
     while looks.is_none_or(|looks| look < looks) {

@@ -1,7 +1,7 @@
 //! Cancelling: a request that has not started completes without being executed. A request that has
 //! started is reported as started.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::Instance;
 use crate::descriptor::fresh;
@@ -53,19 +53,18 @@ impl Instance {
     /// The slots are searched once for all of them. `answer` gets the result for each. A context
     /// that is destroyed, or belongs to another process, counts as one without requests.
     pub fn cancel_each(&self, user_data: &[u64], mut answer: impl FnMut(u64, Result<(), i32>)) {
-        let meant: HashSet<u64> = user_data.iter().copied().collect();
-        let mut slots = HashMap::new();
+        let mut slots: BTreeMap<u64, Option<u32>> =
+            user_data.iter().map(|&key| (key, None)).collect();
         if self.is_usable() {
             self.board.free_slots().each_held(|slot| {
-                let key = self.board.slot(slot).key();
-                if meant.contains(&key) {
-                    slots.insert(key, slot);
+                if let Some(found) = slots.get_mut(&self.board.slot(slot).key()) {
+                    *found = Some(slot);
                 }
             });
         }
         for &key in user_data {
             // `cancel_slot` compares the key again: the slot may have another request by now.
-            let found = slots.get(&key).map(|&slot| self.cancel_slot(slot, key));
+            let found = slots[&key].map(|slot| self.cancel_slot(slot, key));
             answer(
                 key,
                 match found {

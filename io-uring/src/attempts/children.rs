@@ -1,7 +1,7 @@
 //! WAITID: a child that has changed its state.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ type Awaited = (i32, i32, i32, u64);
 /// The waits for children, by what they wait for. Waits for the same children share one thread. No
 /// signal ends the call of that thread. So the thread remains after a cancel, and serves the next
 /// wait for the same children.
-type Waits = Mutex<HashMap<Awaited, Vec<Arc<WaitChild>>>>;
+type Waits = Mutex<BTreeMap<Awaited, Vec<Arc<WaitChild>>>>;
 
 static WAITS: PerProcess<Waits> = PerProcess::new();
 

@@ -1,6 +1,6 @@
 //! Decides which requests a cancel means, and how they end.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::state::Locked;
 use super::types::{CancelJob, Request, Stage, Task};
@@ -70,7 +70,7 @@ impl Locked<'_> {
     fn matching(&self, except: u32, what: &Match) -> Result<Vec<u32>, i32> {
         let meant = self.file_of(what)?;
         // While the lock is held, a number names one file. So each number is checked once.
-        let mut known = HashMap::from([(meant, true)]);
+        let mut known = BTreeMap::from([(meant, true)]);
         let mut is_on_it =
             |number| *known.entry(number).or_insert_with(|| sys::is_same_file(number, meant));
         let reachable = |request: &Request| match request.stage {
