@@ -91,7 +91,7 @@ fn calls(elf: &Elf, functions: &BTreeSet<String>) -> BTreeSet<(String, String)> 
         match r_type {
             _ if !functions.contains(name) => {}
             elf::R_X86_64_GLOB_DAT => drop(slots.insert(at, name.to_owned())),
-            // An address in data.
+            // Any other relocation stores the function's address in data.
             _ => drop(found.insert((name.to_owned(), owner(at)))),
         }
     }

@@ -115,9 +115,10 @@ impl Witness {
     }
 }
 
-/// Would a descriptor table of its own separate the calling thread from other threads? Not in a
-/// process with a single thread: threads that it starts later share its table. Asks the kernel for
-/// the number of threads. If the kernel does not tell, others are assumed.
+/// Would a new descriptor table separate the calling thread from the engine's threads? No if the
+/// thread has a table of its own already. No if it is the process's only thread: threads that it
+/// starts later share its table. Asks the kernel for the number of threads. If the kernel does not
+/// say, other threads are assumed.
 pub(crate) fn can_part() -> bool {
     !has_parted() && sys::threads() != Some(1)
 }

@@ -400,7 +400,7 @@ pub(crate) mod timeout {
     pub(crate) const UPDATE_KNOWN: u32 = UPDATE | LINK_UPDATE | ABS | CLOCKS;
 }
 
-/// Flags of polls. They stand in the field of the length.
+/// Flags of POLL_ADD and POLL_REMOVE. An entry holds them in its field `len`.
 pub(crate) mod poll {
     pub(crate) const MULTI: u32 = 1 << 0;
     pub(crate) const UPDATE_EVENTS: u32 = 1 << 1;
@@ -408,7 +408,7 @@ pub(crate) mod poll {
     pub(crate) const LEVEL: u32 = 1 << 3;
 }
 
-/// Flags of sends and receives. They stand in the field of the priority.
+/// Flags of sends and receives. An entry holds them in its field `ioprio`.
 pub(crate) mod message {
     pub(crate) const POLL_FIRST: u16 = 1 << 0;
     /// The flag of multishot receives.

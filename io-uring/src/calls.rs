@@ -1,5 +1,5 @@
-//! Calls that a worker makes for requests that are no operation of the engine. Each is one blocking
-//! system call, with copies of everything that it borrows.
+//! Calls for requests that are no operation of the engine. A worker makes them, or the submitting
+//! thread. Each is one system call that may wait, with copies of all input that it borrows.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};

@@ -434,7 +434,8 @@ struct RsrcUpdateHead {
 // SAFETY: numbers, without padding.
 unsafe impl user::Plain for RsrcUpdateHead {}
 
-/// IORING_REGISTER_SEND_MSG_RING: an entry without a ring of its own.
+/// IORING_REGISTER_SEND_MSG_RING: sends a message to a ring, without a ring that submits it. `arg`
+/// is the address of one MSG_RING entry.
 ///
 /// # Safety
 /// As io_uring_register(2).

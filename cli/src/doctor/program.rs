@@ -164,7 +164,8 @@ impl Found {
         self.refused.is_none() && !self.go && (!self.ways().is_empty() || self.calls_by_number)
     }
 
-    /// The interfaces through which the program certainly can be served.
+    /// The interfaces for which the program's file shows a use. Whether the program can be
+    /// preloaded at all is not considered here.
     fn ways(&self) -> Vec<&'static str> {
         let all = [
             ("libaio", !self.libaio.is_empty() || self.names("libaio.so")),

@@ -29,7 +29,7 @@ const HOW_TO_START: &str =
 #[derive(Args)]
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
-    /// Only the program that this process is part of
+    /// Only the program that the process PID belongs to
     #[arg(value_name = "PID", value_parser = observe::process_id,
           allow_negative_numbers = true)]
     pid: Option<u32>,

@@ -55,7 +55,7 @@ struct Before {
 /// Looks at programs repeatedly.
 pub struct Programs {
     finder: Finder,
-    /// Only the program that this process is part of.
+    /// Only the program that the process with this number belongs to.
     only: Option<u32>,
     before: HashMap<Key, Before>,
 }

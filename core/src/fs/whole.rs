@@ -269,8 +269,8 @@ impl<T> ReadFile<T> {
     }
 }
 
-/// The function that the worker calls: returns 0 if everything was read, and 1 if requests have to
-/// read it.
+/// The function that the worker calls: it opens the file, and reads it if it is small. Returns 0 if
+/// the whole file was read. Returns 1 if requests have to read the file, or a negative errno.
 ///
 /// # Safety
 /// The address of a `ReadFile<T>` whose request is under way.
@@ -421,8 +421,9 @@ impl<B> WriteFile<B> {
     }
 }
 
-/// The function that the worker calls: returns 0 if everything was written, and 1 if requests have
-/// to write it.
+/// The function that the worker calls: it replaces the file, or opens it, and writes it if the
+/// content is small. Returns 0 if everything was written. Returns 1 if requests have to write it,
+/// or a negative errno.
 ///
 /// # Safety
 /// The address of a `WriteFile<B>` whose request is under way.

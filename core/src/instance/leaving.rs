@@ -59,7 +59,8 @@ mod tests {
         instance.leave_alone();
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
-        // What is remembered of the number is about a file of another test.
+        // A file of another test may have had this descriptor's number. The engine forgets what it
+        // has learned about that file.
         Facts::forget(&(fd..=fd));
         let lock = std::sync::Mutex::new(());
         let mut expected = 0;

@@ -582,7 +582,8 @@ mod tests {
         read(&instance, &file, first, counter.as_raw_fd());
         let events = instance.lanes().kernel.events().unwrap();
         let mut told = libc::pollfd { fd: events, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry. The eventfd is readable once the kernel has completed the first read.
+        // The eventfd is readable once the kernel has completed the first read.
+        // SAFETY: `told` is an array of one entry.
         while unsafe { libc::poll(&raw mut told, 1, 10) } == 0 && instance.lanes().pool.is_empty() {
         }
         read(&instance, &file, second, counter.as_raw_fd());

@@ -38,8 +38,8 @@ pub struct Entry {
     pub notify: i32,
 }
 
-/// [`Entry::notify`] of a request whose front end notifies the program of its end. Such a program
-/// need not come to wait for the request.
+/// The value of [`Entry::notify`] for a request without an eventfd, of whose end the front end
+/// notifies the program. So the program may never wait for this request.
 pub const TOLD_OTHERWISE: i32 = -2;
 
 /// The fields of a request that its front end fills, in the request's slot. The function that gets

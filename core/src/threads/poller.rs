@@ -311,7 +311,8 @@ impl Poller {
             };
             let count = sys::epoll_wait(epoll, &mut events, timeout);
             if count == -(libc::EINTR as sys::Ret) {
-                // A handler of the C library has interrupted the wait (setuid(2)).
+                // A signal handler of the C library has interrupted the wait. setuid(2), for
+                // example, runs such a handler in every thread.
                 continue;
             }
             let mut state = lock_counted(&self.state);

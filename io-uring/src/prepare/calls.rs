@@ -1,4 +1,5 @@
-//! The calls that workers make for entries. Memory that an entry points to is copied here.
+//! Prepares the system calls of entries. A worker or the submitting thread makes each call later.
+//! Paths and other input that an entry points to are copied here.
 
 use super::Fields;
 use crate::abi::op;

@@ -42,7 +42,7 @@ pub(super) struct Row {
     idle: u8,
     /// The operation's known flags.
     flags: u32,
-    /// The known flags of a socket's operation, in the field of the priority.
+    /// The known flags of a socket's operation, in the field `ioprio`.
     priority: u16,
     registered: FixedFile,
     /// The operation takes a buffer of a group, if an entry asks for it (`IOSQE_BUFFER_SELECT`).
@@ -115,7 +115,7 @@ impl Row {
         self.selects
     }
 
-    /// Are all flags in the field of the priority known?
+    /// Are all flags in the field `ioprio` known?
     pub(super) fn takes_priority(&self, priority: u16) -> Result<(), i32> {
         if priority & !self.priority == 0 { Ok(()) } else { Err(-libc::EINVAL) }
     }

@@ -47,8 +47,8 @@ impl Stays {
         self.untried = self.patience;
     }
 
-    /// Notes whether data may be there that no event reports. True: such data was ruled out before,
-    /// and is possible now.
+    /// Notes whether the socket may have data that no event reports. Returns true if it may, and
+    /// the note before said that it may not.
     pub(super) fn hides_data_now(&mut self, hides: bool) -> bool {
         self.hides_data.replace(hides) == Some(false) && hides
     }

@@ -113,7 +113,8 @@ pub(crate) fn is_tcp(fd: i32) -> bool {
         .is_ok_and(|it| [libc::IPPROTO_TCP, libc::IPPROTO_MPTCP].contains(&it))
 }
 
-/// ioctl(SIOCATMARK): is urgent data the next to be received, or was it received out of band?
+/// ioctl(SIOCATMARK): is the urgent byte next in the stream? The answer stays yes after that byte
+/// was received out of band, until bytes behind it are received.
 pub(crate) fn is_at_mark(fd: i32) -> bool {
     const SIOCATMARK: u32 = 0x8905;
     let mut value: c_int = 0;

@@ -47,7 +47,8 @@ pub(super) struct LinuxAio {
     /// The number of places in the ring. The header has it, too, but the program can overwrite
     /// that.
     places: u32,
-    /// The ring has the known layout.
+    /// The ring has the layout that this file knows, so completions are read from it directly.
+    /// Otherwise io_getevents(2) collects them.
     mapped: bool,
     fds: Eventfds,
 }

@@ -123,7 +123,8 @@ fn cancelled_ones_cost_no_room_and_the_others_stay() {
 #[test]
 fn one_alone_is_executed_by_who_waits_for_it_and_wakes_nobody() {
     let file = tempfile::tempfile().unwrap();
-    // What is remembered of the number is about a file of another test.
+    // A file of another test may have had this descriptor's number. The engine forgets what it
+    // has learned about that file.
     let fd = file.as_raw_fd();
     Facts::forget(&(fd..=fd));
     descriptor::fresh(fd).unwrap();
