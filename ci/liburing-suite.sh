@@ -58,6 +58,7 @@ excepted() {
     io-cancel | single-issuer | sqpoll-cancel-hang)
         echo "rings of other processes"
         ;;
+    iowait) echo "only the kernel can count a CPU as waiting for I/O" ;;
     fd-install) echo "registers credentials, which is refused" ;;
     pollfree) echo "starts processes, of which each sets up an engine: more CPU time" ;;
     sqpoll-sleep) echo "times the flag of a poller that is not there" ;;

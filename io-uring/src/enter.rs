@@ -99,16 +99,16 @@ fn check(core: &Core, count: u32, flags: u32) -> Result<(), i32> {
     Ok(())
 }
 
-/// Submits at most `count` entries, and returns their number.
+/// Submits at most `count` entries, and returns their number. NOPs at the head of the queue end at
+/// once, except on rings with SQPOLL.
 fn submit(core: &Arc<Core>, engine: &Instance, count: u32, thread: u32) -> Result<u32, i32> {
-    let nops = core.submit_nops(engine, count);
-    match count - nops {
-        0 => Ok(count),
-        1 if core.submit_fast(engine, thread) => Ok(count),
-        left => match core.submit(engine, left, thread) {
-            Err(errno) if nops == 0 => Err(errno),
-            rest => Ok(nops + rest.unwrap_or(0)),
-        },
+    let nops = if core.has(setup::SQPOLL) { 0 } else { core.submit_nops(engine, count) };
+    if nops == count {
+        return Ok(count);
+    }
+    match core.submit(engine, count - nops, thread) {
+        Err(errno) if nops == 0 => Err(errno),
+        rest => Ok(nops + rest.unwrap_or(0)),
     }
 }
 
@@ -139,9 +139,9 @@ unsafe fn enter_ring(
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
         let engine = ring.engine()?;
         let _entered = core.entered();
-        let consumed = match polls {
-            true => core.submit(engine, count, thread)?,
-            false => submit(core, engine, count, thread)?,
+        let consumed = match count {
+            1 if core.submit_fast(engine, thread) => 1,
+            _ => submit(core, engine, count, thread)?,
         };
         if !polls && consumed != count {
             engine.poll();

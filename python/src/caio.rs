@@ -367,11 +367,14 @@ impl Owned {
 /// is readable.
 ///
 /// ``max_requests`` may be in flight at a time. All methods may be called from any thread.
-/// Operations in flight keep their context alive, and the context keeps them.
+/// Operations in flight keep their context alive, and the context keeps them. In the child of a
+/// fork, the methods of its parent's context raise ``OSError`` with ``EINVAL``.
 ///
 /// ``OSError``: no context can be made. ``ValueError``: ``max_requests`` is out of range.
 #[pyclass(frozen, weakref, subclass, module = "uringlet.caio")]
 pub(crate) struct Context {
+    /// The process that made the context.
+    generation: u64,
     owned: Mutex<Option<Owned>>,
     canceller: Canceller,
     counter: Eventfd,
@@ -387,6 +390,16 @@ fn ended() -> PyErr {
 }
 
 impl Context {
+    /// Refuses the child of a fork. It has none of its parent's completions, and must not take the
+    /// counts of its parent's eventfd.
+    fn check_process(&self) -> PyResult<()> {
+        if uringlet::front::enter_process() == self.generation {
+            Ok(())
+        } else {
+            Err(error::forked_context())
+        }
+    }
+
     fn reap(&self, py: Python<'_>, max: usize) -> VecDeque<Cqe> {
         py.detach(|| lock(&self.owned).as_mut().map(|owned| owned.reap(max)).unwrap_or_default())
     }
@@ -440,7 +453,8 @@ impl Context {
         let owned = Mutex::new(Some(Owned { context, outstanding: 0, next: 0 }));
         let (max_requests, in_flight) = (max_requests as usize, Mutex::default());
         let delivered = AtomicU64::new(0);
-        Ok(Self { owned, canceller, counter, max_requests, in_flight, delivered })
+        let generation = uringlet::front::enter_process();
+        Ok(Self { generation, owned, canceller, counter, max_requests, in_flight, delivered })
     }
 
     /// The maximum number of operations in flight.
@@ -463,6 +477,7 @@ impl Context {
     #[pyo3(signature = (*aio_operations))]
     fn submit(slf: &Bound<'_, Self>, aio_operations: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let (py, this) = (slf.py(), slf.get());
+        this.check_process()?;
         buffer::sweep(py);
         let operations = of(aio_operations)?;
         let mut begun = 0;
@@ -486,6 +501,7 @@ impl Context {
     #[pyo3(signature = (*aio_operations))]
     fn cancel(slf: &Bound<'_, Self>, aio_operations: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let this = slf.get();
+        this.check_process()?;
         for operation in of(aio_operations)? {
             let ticket = {
                 let changing = lock(&operation.get().changing);
@@ -502,9 +518,10 @@ impl Context {
 
     /// Executes operations that do not sleep, takes all completions, and calls their callbacks.
     /// Returns the number of completions.
-    fn flush(&self, py: Python<'_>) -> usize {
+    fn flush(&self, py: Python<'_>) -> PyResult<usize> {
+        self.check_process()?;
         let cqes = self.reap(py, usize::MAX);
-        self.deliver(py, cqes)
+        Ok(self.deliver(py, cqes))
     }
 
     /// Takes completions, ``max_requests`` at most, and calls their callbacks. Waits up to
@@ -520,6 +537,7 @@ impl Context {
         min_requests: usize,
         timeout: f64,
     ) -> PyResult<usize> {
+        self.check_process()?;
         if min_requests > max_requests {
             return Err(PyValueError::new_err("min_requests is more than max_requests"));
         }
@@ -554,6 +572,7 @@ impl Context {
     ///
     /// ``BlockingIOError``: the count was 0.
     fn poll(&self) -> PyResult<u64> {
+        self.check_process()?;
         match self.counter.take() {
             0 => Err(PyBlockingIOError::new_err((libc::EAGAIN, "nothing was completed"))),
             count => Ok(count),

@@ -36,6 +36,12 @@ pub(crate) fn forked(name: &str) -> PyErr {
     PyOSError::new_err((libc::EINVAL, text, name.to_owned()))
 }
 
+/// The exception for a context that is used in the child of a fork.
+pub(crate) fn forked_context() -> PyErr {
+    let text = "the context belongs to the process that made it: make one after the fork";
+    PyOSError::new_err((libc::EINVAL, text))
+}
+
 /// As [`from_io`], with the name of the file.
 pub(crate) fn with_name(py: Python<'_>, error: &std::io::Error, name: &str) -> PyErr {
     let exception = from_io(error);

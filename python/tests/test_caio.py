@@ -71,6 +71,36 @@ def test_the_descriptor_is_readable_when_something_is_over(pipe):
     assert read.payload == b"abc\0"
 
 
+def test_a_context_of_the_parent_is_refused_in_the_child_of_a_fork(pipe):
+    context, read = Context(4), Operation.read(4, pipe.file.fileno(), 0)
+    context.submit(read)
+    pipe.write(b"abc")
+    wait_readable(context.fileno)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        try:
+            for method in (
+                lambda: context.submit(Operation.fsync(pipe.file.fileno())),
+                lambda: context.cancel(read),
+                lambda: context.flush(),
+                lambda: context.process_events(min_requests=1, timeout=-1),
+                lambda: context.poll(),
+            ):
+                try:
+                    method()
+                except OSError as error:
+                    refused += error.errno == errno.EINVAL and "fork" in str(error)
+        finally:
+            os._exit(refused)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 5
+    # The child has not taken the parent's count.
+    assert context.poll() >= 1
+    take(context, 1)
+    assert read.get_value() == b"abc"
+
+
 def test_as_many_as_may_be_are_in_flight(pipe):
     fd = pipe.file.fileno()
     context, reads = Context(2), [Operation.read(1, fd, 0) for _ in range(3)]
