@@ -83,8 +83,13 @@ impl Timespec {
         if self.seconds < 0 || self.nanoseconds < 0 {
             return Err(-libc::EINVAL);
         }
+        Ok(self.of_wait())
+    }
+
+    /// The time of a wait, in nanoseconds. A negative one is over at once.
+    pub(crate) fn of_wait(self) -> u64 {
         let total = i128::from(self.seconds) * 1_000_000_000 + i128::from(self.nanoseconds);
-        Ok(u64::try_from(total).unwrap_or(u64::MAX))
+        total.clamp(0, u64::MAX.into()) as u64
     }
 }
 
@@ -397,7 +402,7 @@ pub(crate) mod timeout {
     /// Flags that a new timeout may have.
     pub(crate) const KNOWN: u32 = ABS | CLOCKS | ETIME_SUCCESS | MULTISHOT;
     /// Flags that a change of a timeout may have.
-    pub(crate) const UPDATE_KNOWN: u32 = UPDATE | LINK_UPDATE | ABS | CLOCKS;
+    pub(crate) const UPDATE_KNOWN: u32 = UPDATE | LINK_UPDATE | ABS;
 }
 
 /// Flags of POLL_ADD and POLL_REMOVE. An entry holds them in its field `len`.
@@ -405,7 +410,6 @@ pub(crate) mod poll {
     pub(crate) const MULTI: u32 = 1 << 0;
     pub(crate) const UPDATE_EVENTS: u32 = 1 << 1;
     pub(crate) const UPDATE_USER_DATA: u32 = 1 << 2;
-    pub(crate) const LEVEL: u32 = 1 << 3;
 }
 
 /// Flags of sends and receives. An entry holds them in its field `ioprio`.
@@ -452,6 +456,8 @@ pub(crate) mod rwf {
     /// HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND, and NOSIGNAL (since Linux 6.18). The others
     /// are refused by most files.
     pub(crate) const OF_ANY_FILE: u32 = 0x13f;
+    /// The flags above, and ATOMIC and DONTCACHE: all that Linux 6.18 knows.
+    pub(crate) const ALL: u32 = 0x1ff;
 }
 
 /// Flags of splices and tees.

@@ -226,6 +226,8 @@ impl Call {
             Self::SetXattr { path, name, value, flags } => {
                 files::setxattr(path, name, value, *flags)
             }
+            // Newer kernels' fsetxattr(2) and fgetxattr(2) take AT_FDCWD.
+            Self::FSetXattr { fd: ..0, .. } | Self::FGetXattr { fd: ..0, .. } => -libc::EBADF,
             Self::FSetXattr { fd, name, value, flags } => {
                 files::fsetxattr(*fd, name, value, *flags)
             }

@@ -200,7 +200,7 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
         }
         let arg: GetEventsArg = user::read_known(at)?;
         if arg.ts != 0 {
-            let time = user::read_known::<Timespec>(arg.ts as usize)?.in_nanoseconds()?;
+            let time = user::read_known::<Timespec>(arg.ts as usize)?.of_wait();
             let absolute = flags & enter::ABS_TIMER != 0;
             bounds.deadline = Some(sys::deadline(time, libc::CLOCK_MONOTONIC, absolute));
         }

@@ -129,6 +129,7 @@ fn clone_buffers(core: &Arc<Core>, arg: usize, count: u32) -> Result<i32, i32> {
 fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
     let plain = List { data: arg, tags: 0, count };
     match opcode {
+        reg::BUFFERS | reg::FILES if arg == 0 => Err(-libc::EFAULT),
         reg::BUFFERS => ring::register::<Buffer>(locked, &plain),
         reg::FILES => ring::register::<File>(locked, &plain),
         reg::BUFFERS2 => ring::register::<Buffer>(locked, &List::to_register(arg, count)?),
@@ -193,8 +194,11 @@ impl List {
 }
 
 fn update_files(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    if count == 0 {
+        return Err(-libc::EINVAL);
+    }
     let RsrcUpdateHead { offset, resv, data } = user::read(arg)?;
-    if count == 0 || resv != 0 {
+    if resv != 0 {
         return Err(-libc::EINVAL);
     }
     ring::update::<File>(locked, (offset, List { data: data as usize, tags: 0, count }))

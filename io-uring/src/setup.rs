@@ -52,7 +52,7 @@ fn check(params: &Params) -> Result<(), i32> {
     if has(setup::ATTACH_WQ) {
         let fd = params.wq_fd as i32;
         if !rings::has(fd) {
-            return Err(if sys::is_open(fd) { -libc::EINVAL } else { -libc::EBADF });
+            return Err(if sys::is_open(fd) { -libc::EINVAL } else { -libc::ENXIO });
         }
     }
     Ok(())

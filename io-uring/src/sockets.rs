@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use uringlet::front;
 
+use crate::abi::rwf;
 use crate::attempts::{Attempt, Sleeper, Tried};
 use crate::buffers::Provided;
 use crate::files::move_aside;
@@ -354,16 +355,16 @@ impl Socket {
         })
     }
 
-    /// The errno of a transfer that must not wait, but has to wait before its first try
-    /// (`polls_first`). Errors of the descriptor come first.
-    pub(crate) fn refusal(&self, fd: i32) -> i32 {
+    /// The errno of a transfer that has to wait before its first try (`polls_first`), if it must
+    /// not wait, or if its descriptor is refused.
+    pub(crate) fn refusal(&self, fd: i32) -> Option<i32> {
         let sends = || if self.is_uncopied { sockets::can_send_uncopied(fd) } else { Ok(()) };
         let known = sockets::option(fd, libc::SO_TYPE).and_then(|_| sends());
         let is_recv = self.message().is_some_and(|it| !it.is_send && it.header.is_none());
         match known {
             // As in the kernel: RECV does not check whether the file is a socket.
-            Err(errno) if !is_recv || errno != -libc::ENOTSOCK => errno,
-            _ => -libc::EAGAIN,
+            Err(errno) if !is_recv || errno != -libc::ENOTSOCK => Some(errno),
+            _ => self.gives_up.then_some(-libc::EAGAIN),
         }
     }
 
@@ -532,8 +533,13 @@ impl Socket {
         const ANYWHERE: u64 = u64::MAX;
         let [at, len] = self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed));
         let part = [libc::iovec { iov_base: at as *mut _, iov_len: len as usize }];
-        if self.goes_on && sys::is_always_ready(fd) {
+        if self.goes_on && service::is_always_ready(fd) {
             return Tried::Done(-libc::EBADFD);
+        }
+        match self.flags {
+            flags if flags & libc::RWF_HIPRI != 0 => return Tried::Done(-libc::EINVAL),
+            flags if flags as u32 & !rwf::ALL != 0 => return Tried::Done(-libc::EOPNOTSUPP),
+            _ => {}
         }
         let flags = self.flags as u32 | if may_wait { 0 } else { libc::RWF_NOWAIT as u32 };
         let read =

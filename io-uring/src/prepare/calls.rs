@@ -13,7 +13,7 @@ pub(super) const OPEN_HOW: u32 = 24;
 
 pub(super) fn open(fields: &Fields) -> Made {
     let is_first = fields.opcode() == op::OPENAT;
-    let how: [u64; 3] = if is_first { [0; 3] } else { user::read(fields.off() as usize)? };
+    let how = if is_first { [0; 3] } else { how(fields.off() as usize, fields.len() as usize)? };
     let (dir, path) = (fields.fd(), user::path(fields.addr())?);
     if path.is_empty() {
         return Err(-libc::ENOENT);
@@ -29,6 +29,17 @@ pub(super) fn open(fields: &Fields) -> Made {
         Some(_) if flags & libc::O_CLOEXEC as u64 != 0 => Err(-libc::EINVAL),
         Some(_) => Ok(Call::OpenAside(Box::new(open))),
     }
+}
+
+/// A `struct open_how` of any version. What this version does not have must be 0.
+fn how(at: usize, size: usize) -> Result<[u64; 3], i32> {
+    const PAGE: usize = 4096;
+    if size > PAGE {
+        return Err(-libc::E2BIG);
+    }
+    let known = user::read(at)?;
+    let further = user::read_bytes(at + OPEN_HOW as usize, size - OPEN_HOW as usize)?;
+    if further.iter().all(|&byte| byte == 0) { Ok(known) } else { Err(-libc::E2BIG) }
 }
 
 pub(super) fn close(fields: &Fields) -> Made {

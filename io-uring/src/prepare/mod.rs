@@ -16,7 +16,7 @@ mod sockets;
 mod table;
 
 pub(crate) use self::sockets::{is_plain_send, notice, plain_send};
-pub(crate) use self::table::{borrows, has_file, is_known, send_borrows};
+pub(crate) use self::table::{borrows, forgives, has_file, is_known, send_borrows};
 
 /// A function that makes the call of an entry, and copies what the entry points to.
 type CallOf = fn(&Fields) -> Result<Call, i32>;
@@ -34,10 +34,7 @@ pub(crate) enum Plan {
     /// opens.
     Call(Option<u32>, CallOf),
     CloseSlot(u32),
-    Poll {
-        watch: Watch,
-        level: bool,
-    },
+    Poll(Watch),
     PollUpdate {
         old: u64,
         new: u64,
@@ -126,10 +123,11 @@ pub(crate) struct RingMessage {
 impl RingMessage {
     pub(crate) fn of(fields: &Fields) -> Self {
         Self {
-            kind: fields.addr(),
+            // The kernel reads 32 bits of these two fields.
+            kind: fields.addr() as u32 as u64,
             user_data: fields.off(),
             len: fields.len(),
-            source: fields.addr3(),
+            source: fields.addr3() as u32 as u64,
             target: fields.file_index(),
             flags: fields.op_flags(),
         }
@@ -191,8 +189,8 @@ impl Fields {
     #[inline]
     pub(crate) fn plain_transfer(&self) -> Option<Sqe> {
         // The low half of word 0: operation, flags and priority. Word 5: a buffer's index, a
-        // personality, and a file's slot.
-        let is_plain = PLAIN.contains(&(self.0[0] as u32)) && self.0[5] == 0;
+        // personality, and a file's slot. Word 7: attributes.
+        let is_plain = PLAIN.contains(&(self.0[0] as u32)) && self.0[5] | self.0[7] == 0;
         (is_plain && self.op_flags() == 0).then(|| self.sqe())
     }
 
@@ -260,7 +258,7 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
         return Err(Refused::Errno(-libc::EINVAL));
     }
     // The most frequent entries need none of the row's checks.
-    if matches!(opcode, op::READ | op::WRITE) && !selects {
+    if matches!(opcode, op::READ | op::WRITE) && !selects && fields.0[7] == 0 {
         return Ok(Plan::Engine(fields.sqe(), None));
     }
     Ok(row.plan(fields)?)

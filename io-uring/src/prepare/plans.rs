@@ -110,6 +110,9 @@ pub(super) fn pipe(fields: &Fields) -> Planned {
 
 /// Accepts a range of the file, but syncs the whole file.
 pub(super) fn fsync(fields: &Fields) -> Planned {
+    if (fields.off() as i64) < 0 {
+        return EINVAL;
+    }
     Ok(Plan::Engine(Sqe { off: 0, len: 0, ..fields.sqe() }, None))
 }
 
@@ -127,12 +130,13 @@ pub(super) fn close(fields: &Fields) -> Planned {
 }
 
 pub(super) fn poll_add(fields: &Fields) -> Planned {
-    let has = |flag| fields.len() & flag != 0;
-    let (multi, level) = (has(poll::MULTI), has(poll::LEVEL));
-    if has(!(poll::MULTI | poll::LEVEL)) || multi && fields.flags() & iosqe::CQE_SKIP != 0 {
+    let multi = fields.len() & poll::MULTI != 0;
+    // The kernel refuses IORING_POLL_ADD_LEVEL, too.
+    if fields.len() & !poll::MULTI != 0 || multi && fields.flags() & iosqe::CQE_SKIP != 0 {
         return EINVAL;
     }
-    Ok(Plan::Poll { watch: Watch::of(fields.op_flags(), multi), level })
+    let once = fields.op_flags() & libc::EPOLLONESHOT as u32 != 0;
+    Ok(Plan::Poll(Watch::of(fields.op_flags(), multi && !once)))
 }
 
 pub(super) fn poll_remove(fields: &Fields) -> Planned {
@@ -168,10 +172,12 @@ pub(super) fn timeout(fields: &Fields) -> Planned {
 
 pub(super) fn timeout_remove(fields: &Fields) -> Planned {
     let flags = fields.op_flags();
-    let updates = flags & (timeouts::UPDATE | timeouts::LINK_UPDATE) != 0;
-    if !updates && flags != 0 || has_two_clocks(flags) {
+    let is_update = flags & (timeouts::UPDATE | timeouts::LINK_UPDATE) != 0;
+    if !is_update && flags != 0 {
         return EINVAL;
     }
+    // `LINK_UPDATE` alone removes the timeout.
+    let updates = flags & timeouts::UPDATE != 0;
     Ok(Plan::TimeoutRemove { of: fields.addr(), update: updates.then_some((0, flags)) })
 }
 

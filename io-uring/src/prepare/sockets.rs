@@ -22,10 +22,21 @@ const TYPES: u32 = 0xf;
 /// SEND and SEND_ZC. The length of a name is in the field that has a slot in other entries.
 pub(super) fn plan_send(fields: &Fields) -> Planned {
     let has_more = fields.file_index() >> 16 != 0;
-    if has_more || lacks_completion(fields) {
+    let is_too_long = !has_notice(fields) && is_negative(fields.len());
+    if has_more || lacks_completion(fields) || is_too_long {
         return Err(-libc::EINVAL);
     }
     Ok(Plan::Call(None, send))
+}
+
+/// The kernel's length of a message is signed.
+fn is_negative(len: u32) -> bool {
+    len > i32::MAX as u32
+}
+
+/// SENDMSG.
+pub(super) fn plan_message(fields: &Fields) -> Planned {
+    if is_negative(fields.len()) { Err(-libc::EINVAL) } else { Ok(Plan::Call(None, of_header)) }
 }
 
 /// SENDMSG_ZC.
@@ -34,10 +45,12 @@ pub(super) fn plan_send_message(fields: &Fields) -> Planned {
 }
 
 /// The result of a second completion, which says that the memory is not needed any more. This
-/// completion follows errors, too, unless flags or the personality of the entry are refused.
+/// completion follows errors, too, unless flags, the personality or the last words of the entry are
+/// refused.
 pub(crate) fn notice(fields: &Fields) -> Option<i32> {
     const WITHOUT: u8 = iosqe::CQE_SKIP | iosqe::BUFFER_SELECT | !iosqe::KNOWN;
-    let has = has_notice(fields) && fields.flags() & WITHOUT == 0 && fields.personality() == 0;
+    let is_odd = fields.personality() != 0 || fields.addr3() != 0 || fields.0[7] != 0;
+    let has = has_notice(fields) && fields.flags() & WITHOUT == 0 && !is_odd;
     let reports = fields.ioprio() & messages::REPORTS != 0;
     has.then_some(if reports { NOTICE_COPIED } else { 0 })
 }
@@ -58,7 +71,8 @@ pub(super) fn plan_receive(fields: &Fields) -> Planned {
     let is_whole = fields.op_flags() & libc::MSG_WAITALL as u32 != 0;
     // The field that has a slot in other entries bounds a multishot, in bytes.
     let has_bound = fields.file_index() != 0;
-    if if is_multishot(fields) { is_whole || !selects(fields) } else { has_bound } {
+    let is_odd = if is_multishot(fields) { is_whole || !selects(fields) } else { has_bound };
+    if is_odd || is_negative(fields.len()) {
         return Err(-libc::EINVAL);
     }
     Ok(Plan::Call(None, if fields.opcode() == op::RECV { receive } else { of_header }))
@@ -104,9 +118,11 @@ pub(crate) fn is_plain_send(fields: &Fields) -> bool {
     // personality, and the length of a name.
     let (kind, is_plain) = (fields.0[0] as u32, fields.0[5] == 0);
     if kind == u32::from(op::SEND) {
-        return is_plain && fields.off() == 0 && fields.op_flags() & !(FLAGS as u32) == 0;
+        let is_known = fields.op_flags() & !(FLAGS as u32) == 0 && !is_negative(fields.len());
+        return is_plain && fields.off() == 0 && is_known;
     }
-    let is_write = kind == u32::from(op::WRITE) && [0, u64::MAX].contains(&fields.off());
+    let is_write =
+        kind == u32::from(op::WRITE) && fields.0[7] == 0 && [0, u64::MAX].contains(&fields.off());
     is_write
         && is_plain
         && (fields.op_flags() == 0 && fields.len() > 0)

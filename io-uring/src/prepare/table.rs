@@ -12,6 +12,8 @@ const FLAGS: u8 = 1 << 3;
 const INDEX: u8 = 1 << 4;
 const SLOT: u8 = 1 << 5;
 const ADDR3: u8 = 1 << 6;
+/// The last eight bytes; in transfers, the kinds of attributes (RW_ATTR, which is not offered).
+const LAST: u8 = 1 << 7;
 
 /// The meaning of the index of a registered file in an entry (`IOSQE_FIXED_FILE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub(super) struct Row {
     selects: bool,
     /// An entry points to memory of the program's, which is copied at submit.
     borrows: bool,
+    /// If the operation's system call fails, the chain goes on all the same, as in the kernel.
+    forgives: bool,
 }
 
 const fn new(opcode: u8, make: Make) -> Row {
@@ -62,6 +66,7 @@ const fn new(opcode: u8, make: Make) -> Row {
         registered,
         selects: false,
         borrows: false,
+        forgives: false,
     }
 }
 
@@ -92,6 +97,10 @@ impl Row {
 
     const fn borrows(self) -> Self {
         Self { borrows: true, ..self }
+    }
+
+    const fn forgives(self) -> Self {
+        Self { forgives: true, ..self }
     }
 
     const fn on_file(self) -> Self {
@@ -151,6 +160,7 @@ impl Fields {
             (INDEX, self.buf_index().into()),
             (SLOT, self.file_index().into()),
             (ADDR3, self.addr3()),
+            (LAST, self.0[7]),
         ];
         values.iter().filter(|(_, value)| *value != 0).fold(0, |used, (field, _)| used | field)
     }
@@ -159,38 +169,42 @@ impl Fields {
 /// The operations that are executed.
 const ROWS: [Row; 62] = [
     row(op::NOP, plans::nop).flags(1),
-    row(op::READ, plans::read).on_file().selects_buffer(),
-    row(op::WRITE, plans::engine).on_file(),
-    row(op::READV, plans::vectored).on_file().borrows().selects_buffer(),
-    row(op::WRITEV, plans::vectored).on_file().borrows(),
-    row(op::READ_FIXED, plans::of_buffer).on_file(),
-    row(op::WRITE_FIXED, plans::of_buffer).on_file(),
-    row(op::READV_FIXED, plans::vectored).on_file().borrows(),
-    row(op::WRITEV_FIXED, plans::vectored).on_file().borrows(),
-    row(op::FSYNC, plans::fsync).idle(ADDR | INDEX | SLOT).flags(1).on_file(),
-    row(op::SYNC_FILE_RANGE, plans::engine).idle(ADDR | INDEX | SLOT).on_file(),
-    row(op::FALLOCATE, plans::engine).idle(FLAGS | INDEX | SLOT).on_file(),
-    row(op::FTRUNCATE, plans::engine).idle(ADDR | LEN | FLAGS | INDEX | SLOT | ADDR3).on_file(),
+    row(op::READ, plans::read).idle(LAST).on_file().selects_buffer(),
+    row(op::WRITE, plans::engine).idle(LAST).on_file(),
+    row(op::READV, plans::vectored).idle(LAST).on_file().borrows().selects_buffer(),
+    row(op::WRITEV, plans::vectored).idle(LAST).on_file().borrows(),
+    row(op::READ_FIXED, plans::of_buffer).idle(LAST).on_file(),
+    row(op::WRITE_FIXED, plans::of_buffer).idle(LAST).on_file(),
+    row(op::READV_FIXED, plans::vectored).idle(LAST).on_file().borrows(),
+    row(op::WRITEV_FIXED, plans::vectored).idle(LAST).on_file().borrows(),
+    row(op::FSYNC, plans::fsync).idle(ADDR | INDEX | SLOT).flags(1).on_file().forgives(),
+    row(op::SYNC_FILE_RANGE, plans::engine).idle(ADDR | INDEX | SLOT).on_file().forgives(),
+    row(op::FALLOCATE, plans::engine).idle(FLAGS | INDEX | SLOT).on_file().forgives(),
+    row(op::FTRUNCATE, plans::engine)
+        .idle(ADDR | LEN | FLAGS | INDEX | SLOT | ADDR3)
+        .on_file()
+        .forgives(),
     row(op::FADVISE, plans::engine).idle(INDEX | SLOT).on_file(),
-    call(op::MADVISE, calls::madvise).idle(INDEX | SLOT),
+    call(op::MADVISE, calls::madvise).idle(INDEX | SLOT).forgives(),
     row(op::OPENAT, plans::open).idle(INDEX).of_names(),
     row(op::OPENAT2, plans::open).idle(INDEX).of_names(),
     row(op::CLOSE, plans::close)
         .idle(OFF | ADDR | LEN | FLAGS | INDEX)
         .refuses_registered(-libc::EBADF),
-    call(op::STATX, calls::statx).idle(INDEX | SLOT).of_names(),
+    call(op::STATX, calls::statx).idle(INDEX | SLOT).of_names().forgives(),
     call(op::UNLINKAT, calls::unlink)
         .idle(OFF | LEN | INDEX | SLOT)
         .flags(libc::AT_REMOVEDIR as u32)
-        .of_names(),
-    call(op::RENAMEAT, calls::rename).idle(INDEX | SLOT).of_names(),
-    call(op::LINKAT, calls::rename).idle(INDEX | SLOT).of_names(),
-    call(op::SYMLINKAT, calls::symlink).idle(LEN | FLAGS | INDEX | SLOT).of_names(),
-    call(op::MKDIRAT, calls::mkdir).idle(OFF | FLAGS | INDEX | SLOT).of_names(),
-    call(op::SETXATTR, calls::xattr).of_names(),
-    call(op::GETXATTR, calls::xattr).flags(0).of_names(),
-    call(op::FSETXATTR, calls::xattr).on_file().borrows(),
-    call(op::FGETXATTR, calls::xattr).flags(0).on_file().borrows(),
+        .of_names()
+        .forgives(),
+    call(op::RENAMEAT, calls::rename).idle(INDEX | SLOT).of_names().forgives(),
+    call(op::LINKAT, calls::rename).idle(INDEX | SLOT).of_names().forgives(),
+    call(op::SYMLINKAT, calls::symlink).idle(LEN | FLAGS | INDEX | SLOT).of_names().forgives(),
+    call(op::MKDIRAT, calls::mkdir).idle(OFF | FLAGS | INDEX | SLOT).of_names().forgives(),
+    call(op::SETXATTR, calls::xattr).flags(3).of_names().forgives(),
+    call(op::GETXATTR, calls::xattr).flags(0).of_names().forgives(),
+    call(op::FSETXATTR, calls::xattr).flags(3).on_file().borrows().forgives(),
+    call(op::FGETXATTR, calls::xattr).flags(0).on_file().borrows().forgives(),
     call(op::SPLICE, calls::splice).flags(splice::KNOWN).on_file(),
     call(op::TEE, calls::splice).idle(OFF | ADDR).flags(splice::KNOWN).on_file(),
     row(op::SEND, sockets::plan_send)
@@ -198,9 +212,13 @@ const ROWS: [Row; 62] = [
         .borrows()
         .priority(message::OF_SENDS | message::BUNDLE)
         .selects_buffer(),
-    row(op::SEND_ZC, sockets::plan_send).on_file().borrows().priority(message::OF_NOTICES),
+    row(op::SEND_ZC, sockets::plan_send)
+        .idle(ADDR3 | LAST)
+        .on_file()
+        .borrows()
+        .priority(message::OF_NOTICES),
     row(op::SENDMSG_ZC, sockets::plan_send_message)
-        .idle(OFF | SLOT)
+        .idle(OFF | SLOT | ADDR3 | LAST)
         .on_file()
         .borrows()
         .priority(message::OF_NOTICES),
@@ -209,7 +227,7 @@ const ROWS: [Row; 62] = [
         .on_file()
         .priority(message::POLL_FIRST | message::MULTISHOT | message::BUNDLE)
         .selects_buffer(),
-    call(op::SENDMSG, sockets::of_header)
+    row(op::SENDMSG, sockets::plan_message)
         .idle(OFF | SLOT)
         .on_file()
         .borrows()
@@ -227,7 +245,10 @@ const ROWS: [Row; 62] = [
     call(op::CONNECT, sockets::to_name).idle(LEN | FLAGS | INDEX | SLOT).on_file().borrows(),
     call(op::BIND, sockets::to_name).idle(LEN | FLAGS | INDEX | SLOT).on_file().borrows(),
     call(op::LISTEN, sockets::listen).idle(OFF | ADDR | FLAGS | INDEX | SLOT).on_file(),
-    call(op::SHUTDOWN, sockets::shutdown).idle(OFF | ADDR | FLAGS | INDEX | SLOT).on_file(),
+    call(op::SHUTDOWN, sockets::shutdown)
+        .idle(OFF | ADDR | FLAGS | INDEX | SLOT)
+        .on_file()
+        .forgives(),
     row(op::SOCKET, sockets::plan_socket).idle(ADDR | FLAGS | INDEX),
     row(op::PIPE, plans::pipe).idle(OFF | ADDR3).flags(plans::PIPE_FLAGS),
     row(op::URING_CMD, attempts::plan_command).on_file().selects_buffer(),
@@ -240,13 +261,16 @@ const ROWS: [Row; 62] = [
     call(op::WAITID, attempts::wait_child).idle(ADDR | FLAGS | INDEX | ADDR3),
     row(op::POLL_ADD, plans::poll_add).idle(OFF | ADDR | INDEX).on_file(),
     row(op::POLL_REMOVE, plans::poll_remove).idle(INDEX | SLOT),
-    row(op::TIMEOUT, plans::timeout).idle(INDEX | SLOT | ADDR3).flags(timeout::KNOWN).borrows(),
+    row(op::TIMEOUT, plans::timeout)
+        .idle(INDEX | SLOT | ADDR3 | LAST)
+        .flags(timeout::KNOWN)
+        .borrows(),
     row(op::LINK_TIMEOUT, plans::timeout)
         .idle(OFF | INDEX | SLOT | ADDR3)
         .flags(timeout::KNOWN)
         .borrows(),
     row(op::TIMEOUT_REMOVE, plans::timeout_remove)
-        .idle(LEN | INDEX | SLOT | ADDR3)
+        .idle(LEN | INDEX | SLOT | ADDR3 | LAST)
         .flags(timeout::UPDATE_KNOWN)
         .refuses_registered(-libc::EINVAL)
         .borrows(),
@@ -274,9 +298,10 @@ static TABLE: [Option<Row>; op::LAST as usize] = {
     table
 };
 
-/// A bit for each operation that borrows memory, and for each that is on a file.
-const SETS: (u64, u64) = {
-    let (mut borrows, mut on_file, mut at) = (0, 0, 0);
+/// A bit for each operation that borrows memory, for each that is on a file, and for each that
+/// forgives.
+const SETS: (u64, u64, u64) = {
+    let (mut borrows, mut on_file, mut forgives, mut at) = (0, 0, 0, 0);
     while at < ROWS.len() {
         let bit = 1 << ROWS[at].opcode;
         if ROWS[at].borrows {
@@ -285,9 +310,12 @@ const SETS: (u64, u64) = {
         if matches!(ROWS[at].registered, FixedFile::Taken | FixedFile::Needed) {
             on_file |= bit;
         }
+        if ROWS[at].forgives {
+            forgives |= bit;
+        }
         at += 1;
     }
-    (borrows, on_file)
+    (borrows, on_file, forgives)
 };
 
 /// The row of an operation, if the opcode is one.
@@ -298,6 +326,11 @@ pub(super) fn row_of(opcode: u8) -> Option<&'static Row> {
 /// Does a probe report this operation?
 pub(crate) fn is_known(opcode: u8) -> bool {
     row_of(opcode).is_some()
+}
+
+/// Does a chain go on where the system call of this operation fails?
+pub(crate) fn forgives(opcode: u8) -> bool {
+    opcode < op::LAST && SETS.2 >> opcode & 1 != 0
 }
 
 /// Does an entry of this operation point to memory of the program's that is copied at submit?

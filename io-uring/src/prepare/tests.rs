@@ -103,9 +103,11 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     let more_flags = [MSG_RING, FGETXATTR, SPLICE, TEE, POLL_REMOVE, ASYNC_CANCEL, FILES_UPDATE];
     let (install, removes) = ([FIXED_FD_INSTALL], [REMOVE_BUFFERS]);
     let lists = [PROVIDE_BUFFERS, REMOVE_BUFFERS];
+    let uncopied = [SEND_ZC, SENDMSG_ZC];
+    let transfers: Vec<u8> = operations().filter(|&opcode| op::is_transfer(opcode)).collect();
     // Each column: a field, its word, the bit of that word that is set, and the operations that
     // refuse the entry then.
-    let columns: [(&str, usize, u32, Vec<u8>); 9] = [
+    let columns: [(&str, usize, u32, Vec<u8>); 10] = [
         ("ioprio", 0, 31, all.clone()),
         ("off", 1, 0, [&off[..], &install, &messages[1..], &ends, &removes, &newest].concat()),
         (
@@ -134,7 +136,7 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
                 &[SOCKET, FIXED_FD_INSTALL],
                 &words,
                 &newest,
-                &[URING_CMD, WAITID],
+                &[URING_CMD, WAITID, SETXATTR, FSETXATTR],
             ]
             .concat(),
         ),
@@ -145,8 +147,9 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
             "addr3",
             6,
             0,
-            [&[FTRUNCATE, FUTEX_WAITV, PIPE, WAITID][..], &timeouts, &install].concat(),
+            [&[FTRUNCATE, FUTEX_WAITV, PIPE, WAITID][..], &timeouts, &install, &uncopied].concat(),
         ),
+        ("the last word", 7, 0, [&transfers[..], &[TIMEOUT, TIMEOUT_REMOVE], &uncopied].concat()),
     ];
     for (name, word, bit, refuse) in columns {
         for opcode in operations() {

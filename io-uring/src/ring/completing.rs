@@ -11,7 +11,7 @@ use crate::calls::Call;
 use crate::chains::{NONE, Step};
 use crate::completions::Queue as _;
 use crate::memory::Word;
-use crate::prepare::Plan;
+use crate::prepare::{self, Plan};
 use crate::timers::{self, Timer};
 use crate::tuning::FLUSH_AFTER_NS;
 use crate::{service, sys};
@@ -77,9 +77,11 @@ impl Locked<'_> {
                     };
                     result < 0 && !(result == -libc::ETIME && asked)
                 }
-                op::LINK_TIMEOUT => false,
+                op::LINK_TIMEOUT => request.refused != 0,
                 _ => result < 0 || request.expected >= 0 && result != request.expected,
             };
+        let failed = failed && !self.is_forgiven(at, result);
+        let request = self.request(at);
         if failed && request.flags & iosqe::CQE_SKIP != 0 {
             request.quiet = true;
         }
@@ -98,6 +100,8 @@ impl Locked<'_> {
         if !self.state.held.is_empty() {
             self.let_follow(key);
         }
+        // If the request was not started, its timeout was not, either.
+        let timeout = if timeout == NONE && self.is_link_timeout(next) { next } else { timeout };
         if timeout != NONE {
             // The request has ended before its linked timeout: the timeout is cancelled.
             let after = std::mem::replace(&mut self.request(timeout).next, NONE);
@@ -113,6 +117,24 @@ impl Locked<'_> {
             let step = if breaks { Step::Break { head: next, quiet } } else { Step::Start(next) };
             self.state.chains.then(step);
         }
+    }
+
+    /// Does the chain of this request go on, although it has failed? For some operations the kernel
+    /// only looks whether the entry was accepted and its file is there.
+    fn is_forgiven(&mut self, at: u32, result: i32) -> bool {
+        let request = self.request(at);
+        let (opcode, number) = (request.opcode, request.number());
+        prepare::forgives(opcode)
+            && request.refused == 0
+            && result != -libc::ECANCELED
+            && (opcode != op::SHUTDOWN || result != -libc::ENOTSOCK)
+            && (result != -libc::EBADF || !prepare::has_file(opcode) || sys::is_open(number))
+    }
+
+    /// Is this a linked timeout that the ring has accepted?
+    fn is_link_timeout(&self, at: u32) -> bool {
+        let request = self.requests.get(at as usize);
+        request.is_some_and(|one| one.opcode == op::LINK_TIMEOUT && one.refused == 0)
     }
 
     /// Ends the rest of a broken chain.

@@ -32,7 +32,7 @@ impl Locked<'_> {
             // The memory that the entry points to was not copied.
             Plan::Vectored(..) => Some(-libc::EFAULT),
             Plan::CloseSlot(slot) => Some(self.clear_file(slot as usize)),
-            Plan::Poll { watch, .. } => self.issue_poll(at, watch),
+            Plan::Poll(watch) => self.issue_poll(at, watch),
             Plan::PollUpdate { old, new, events, flags } => {
                 Some(self.update_poll(old, new, events, flags))
             }

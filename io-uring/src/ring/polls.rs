@@ -156,8 +156,7 @@ impl Locked<'_> {
             return;
         }
         let request = &*self.request(at);
-        let (Stage::Poll(_), Plan::Poll { watch, level }) = (request.stage, request.plan.clone())
-        else {
+        let (Stage::Poll(_), Plan::Poll(watch)) = (request.stage, request.plan.clone()) else {
             return;
         };
         let refused = request.refused;
@@ -171,7 +170,7 @@ impl Locked<'_> {
         let (number, may_have_one) = (request.number(), request.is_of_rings);
         let is_told = request.counted_up != self.counted_up && self.is_told_by(number);
         let is_of_rings = is_told || may_have_one && self.core().registry.any_is_polled();
-        if !watch.multi || level || !self.can_go_on() || is_of_rings {
+        if !watch.multi || !self.can_go_on() || is_of_rings {
             return self.finish(at, result, 0);
         }
         let user_data = self.request(at).user_data;
@@ -201,22 +200,22 @@ impl Locked<'_> {
             self.list(at);
         }
         if flags & poll::UPDATE_EVENTS != 0 {
-            // Multishot and level-triggered modes stay as they were.
-            let (multi, level) = match self.request(at).plan {
-                Plan::Poll { watch, level } => (watch.multi, level),
+            // A multishot poll stays one.
+            let multi = match self.request(at).plan {
+                Plan::Poll(watch) => watch.multi,
                 _ => return -libc::ENOENT,
             };
             let key = self.key(at);
             let Stage::Poll(before) = self.request(at).stage else { return -libc::ENOENT };
             if multi && service::change(before, Watch::of(events, true).events) {
-                self.request(at).plan = Plan::Poll { watch: Watch::of(events, true), level };
+                self.request(at).plan = Plan::Poll(Watch::of(events, true));
                 return 0;
             }
             service::unwatch(before, key, Arc::as_ptr(self.core()).addr());
             let watch = Watch::of(events, multi);
             let request = self.request(at);
             request.stage = Stage::Here;
-            request.plan = Plan::Poll { watch, level };
+            request.plan = Plan::Poll(watch);
             if let Some(result) = self.begin_poll(at, watch) {
                 self.end_later(at, result);
             }

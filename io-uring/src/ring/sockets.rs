@@ -31,12 +31,8 @@ impl Locked<'_> {
             }
         }
         if socket.polls_first {
-            let is_refused = socket.gives_up && socket.message().is_some();
-            return if is_refused {
-                Some(socket.refusal(number))
-            } else {
-                self.wait_for_socket(at)
-            };
+            let refusal = socket.message().and_then(|_| socket.refusal(number));
+            return refusal.or_else(|| self.wait_for_socket(at));
         }
         if socket.may_be_left_untried()
             && !self.cancels
@@ -230,6 +226,8 @@ impl Locked<'_> {
                 request.edges = watch.multi.then_some(Edges { poll, again: false });
                 None
             }
+            // A file that cannot be polled has no event that would come first.
+            Err(errno) if errno == -libc::EPERM && socket.polls_first => Some(-libc::EAGAIN),
             Err(errno) => Some(errno),
         }
     }
