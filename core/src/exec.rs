@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use crate::request::{CopiedIn, Iovec, Kind, Request};
 use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
@@ -418,13 +419,25 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
     }
 }
 
-/// poll(2) of one descriptor, until one of the events occurs.
+/// poll(2) of one descriptor, until one of the events occurs. `-EINVAL`: none of them ever does.
 fn poll(fd: RawFd, events: u32) -> i32 {
+    /// How long to wait before the kernel is asked again whether the events can occur.
+    const A_WHILE: Duration = Duration::from_millis(100);
     if fd < 0 {
         return -libc::EBADF;
     }
     let mut set = [libc::pollfd { fd, events: events as i16, revents: 0 }];
-    let ret = uninterrupted(|| sys::ppoll(&mut set, None, None));
+    let ret = loop {
+        let time = match sys::never_has(fd, events as i16) {
+            Some(true) => return -libc::EINVAL,
+            Some(false) => None,
+            None => Some(A_WHILE),
+        };
+        let ret = uninterrupted(|| sys::ppoll(&mut set, time, None));
+        if ret != 0 {
+            break ret;
+        }
+    };
     match (ret, set[0].revents) {
         (ret, _) if ret < 0 => ret,
         (_, revents) if revents & libc::POLLNVAL != 0 => -libc::EBADF,

@@ -255,7 +255,7 @@ impl Sqe {
     }
 
     /// Waits once until one of `events` occurs (`POLLIN` …, poll(2)). Result: the mask of the
-    /// events that occurred.
+    /// events that occurred. `-EINVAL`: the file is always ready, and none of `events` says so.
     pub fn poll_add(fd: impl AsRawFd, events: i16) -> Self {
         Self { op_flags: events as u16 as u32, ..Self::new(opcode::POLL_ADD, fd.as_raw_fd()) }
     }

@@ -177,11 +177,12 @@ fn other(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
             Ok(if iocb.opcode == abi::CMD_FSYNC { Sqe::fsync(fd) } else { Sqe::fdatasync(fd) })
         }
         abi::CMD_POLL => {
-            let events = u16::try_from(iocb.buf).map_err(|_| -libc::EINVAL)?;
-            if (iocb.nbytes | iocb.offset as u64 | u64::from(iocb.rw_flags)) != 0 {
+            let events = u16::try_from(iocb.buf).map_err(|_| -libc::EINVAL)? as i16;
+            let unused = iocb.nbytes | iocb.offset as u64 | u64::from(iocb.rw_flags);
+            if unused != 0 || front::never_has(fd, events) {
                 return Err(-libc::EINVAL);
             }
-            Ok(Sqe::poll_add(fd, events as i16))
+            Ok(Sqe::poll_add(fd, events))
         }
         _ => Err(-libc::EINVAL),
     }

@@ -173,6 +173,7 @@ programs! {
     partial_submit,
     pgetevents,
     poll,
+    poll_files,
     poll_visible,
     privileges,
     queue_legacy,

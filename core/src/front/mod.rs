@@ -294,6 +294,15 @@ pub fn writable(address: usize) -> bool {
     sys::writable(address)
 }
 
+/// The events that occur at once on a file without a poll method (poll(2)).
+pub const ALWAYS_READY: i16 = sys::ALWAYS_READY;
+
+/// Is this a poll that the kernel refuses with `-EINVAL`: for events that never occur on the file,
+/// because it has no poll method? A few system calls, unless the file may be ready at once.
+pub fn never_has(fd: i32, events: i16) -> bool {
+    sys::never_has(fd, events) == Some(true)
+}
+
 /// Checks an I/O priority of a request: a class and level of ioprio_set(2), which the calling
 /// thread may use. One system call for a real-time class, and none for others.
 ///

@@ -104,6 +104,25 @@ pub(crate) fn epoll_set(epoll: RawFd, fd: RawFd, events: u32, token: u64, is_kno
     }
 }
 
+/// The events that poll(2) reports at once for a file without a poll method, as are files on disks,
+/// folders and /dev/null.
+pub(crate) const ALWAYS_READY: i16 =
+    libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
+
+/// Does a file without a poll method never have one of these events? The kernel then refuses the
+/// poll. The file is not asked, nor its server. `None`: there is no room for a descriptor, with
+/// which the kernel is asked.
+pub(crate) fn never_has(fd: RawFd, events: i16) -> Option<bool> {
+    if events & ALWAYS_READY != 0 {
+        return Some(false);
+    }
+    let epoll = RawFd::try_from(epoll_create()).ok().filter(|&epoll| epoll >= 0)?;
+    // An epoll that watches nothing answers ENOENT, or EPERM if the file has no poll method.
+    let answer = epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, 0, 0);
+    super::close(epoll);
+    Some(answer == -(libc::EPERM as Ret))
+}
+
 /// Ends a registration.
 pub(crate) fn epoll_del(epoll: RawFd, fd: RawFd) {
     epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);

@@ -395,8 +395,11 @@ impl Poller {
         let mut request = unsafe { board.in_hand(waiting.slot) };
         let kind = request.kind;
         if kind == Kind::Poll {
-            let bad = revents & libc::POLLNVAL != 0;
-            let result = if bad { -libc::EBADF } else { i32::from(revents) };
+            let result = match revents {
+                _ if revents & libc::POLLNVAL != 0 || waiting.fd < 0 => -libc::EBADF,
+                0 => -libc::EINVAL,
+                _ => i32::from(revents),
+            };
             board.finish(request, result, by);
             return false;
         }

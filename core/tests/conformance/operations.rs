@@ -468,8 +468,38 @@ fn poll_add_waits_for_its_event_and_gives_the_mask() {
         assert!(found == both || found == i32::from(input), "{found}");
         found == both
     }));
-    let file = file_with(b"");
-    assert_eq!(run(&mut context, Sqe::poll_add(file.as_raw_fd(), input)), i32::from(input));
+}
+
+/// A file in memory is one whose file system the library does not know.
+#[test]
+fn a_poll_for_what_never_occurs_on_a_file_is_refused() {
+    let _bound = bounded(2 * LONG);
+    let mut context = context(64);
+    // SAFETY: the name ends in NUL.
+    let memory = unsafe { libc::memfd_create(c"memory".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: the descriptor was just made, and is only this variable's.
+    let memory = unsafe { File::from_raw_fd(memory) };
+    let files =
+        [file_with(b""), File::open("/").unwrap(), File::open("/dev/null").unwrap(), memory];
+    let (input, urgent) = (libc::POLLIN, libc::POLLPRI);
+    for file in files {
+        for (events, result) in [
+            (input, i32::from(input)),
+            (input | urgent, i32::from(input)),
+            (urgent, -libc::EINVAL),
+            (0, -libc::EINVAL),
+        ] {
+            let poll = Sqe::poll_add(file.as_raw_fd(), events);
+            assert_eq!(run(&mut context, poll), result, "{file:?}, {events:#x}");
+        }
+        // Each poll of a descriptor gets its own answer.
+        push(&mut context, Sqe::poll_add(file.as_raw_fd(), urgent).user_data(1));
+        push(&mut context, Sqe::poll_add(file.as_raw_fd(), input).user_data(2));
+        submit_all(&mut context);
+        wait_for(&mut context, 2);
+        let results = by_user_data(&reap_all(&mut context));
+        assert_eq!((results[&1], results[&2]), (-libc::EINVAL, i32::from(input)), "{file:?}");
+    }
 }
 
 #[test]

@@ -139,8 +139,11 @@ impl Locked<'_> {
                 self.core().polls_edges.fetch_or(watch.multi, Ordering::Relaxed);
                 None
             }
-            // The file is always ready.
-            Err(errno) if errno == -libc::EPERM => Some(i32::from(events as u16 & 0x145)),
+            // The file has no poll method: it is always ready, and other events never occur.
+            Err(errno) if errno == -libc::EPERM => Some(match events & front::ALWAYS_READY {
+                0 => -libc::EINVAL,
+                ready => i32::from(ready),
+            }),
             Err(errno) => Some(errno),
         }
     }

@@ -111,6 +111,8 @@ struct Stream {
     due: bool,
     /// The events that were seen.
     revents: i16,
+    /// The file has no poll method: no event comes later.
+    is_refused: bool,
 }
 
 impl Stream {
@@ -151,15 +153,14 @@ impl Stream {
     /// epoll has refused to watch the stream, with this errno. Sets the events that poll(2) would
     /// report.
     fn unwatched(&mut self, errno: i32, events: i16) -> StreamWatch {
-        const ALWAYS_READY: i16 =
-            libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
         self.revents = match errno {
             libc::EBADF => libc::POLLNVAL,
-            libc::EPERM => events & ALWAYS_READY,
+            libc::EPERM => events & sys::ALWAYS_READY,
             _ => events,
         };
         let is_answer = errno == libc::EBADF
             || errno == libc::EPERM && self.waiting.iter().any(|one| !one.transfer);
+        self.is_refused = is_answer && errno == libc::EPERM;
         if is_answer { StreamWatch::Ready } else { StreamWatch::Blind }
     }
 }
@@ -316,6 +317,7 @@ impl Streams {
 
     /// Takes requests of a descriptor that are ready, or were not tried yet, off the list. These
     /// are all polls, the read that has waited longest, and the write that has waited longest.
+    /// A poll without an event waits for what never occurs on its file.
     /// Later transfers stay on the list, because earlier ones may leave no data, or no room, for
     /// them.
     pub(super) fn take_ready(&mut self, fd: RawFd) -> Vec<(PolledRequest, i16)> {
@@ -323,6 +325,7 @@ impl Streams {
         let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
         let Some(stream) = self.by_fd.get_mut(&fd) else { return ready };
         let seen = std::mem::take(&mut stream.revents);
+        let is_refused = std::mem::take(&mut stream.is_refused);
         let mut at = 0;
         while at < stream.waiting.len() {
             let is_behind = stream.is_behind(at);
@@ -330,7 +333,8 @@ impl Streams {
             let is_behind = is_behind || one.transfer && self.served.contains(&(fd, one.events));
             one.held = one.held && one.has_strays_before();
             let revents = seen & (one.events | ALWAYS);
-            if revents == 0 && one.tried
+            let is_answered = revents != 0 || !one.tried || is_refused && !one.transfer;
+            if !is_answered
                 || one.held
                 || one.passed_on != 0
                 || is_behind
