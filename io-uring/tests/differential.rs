@@ -45,9 +45,9 @@ programs! {
     clones closed commands deferred descriptors echo edges ended epoll_waits event_loop failing
     fields files first_ended fixed_vectors flags futexes gone groups handler in_one_batch
     interrupted jumps limits listeners loops mapped_buffers messages multishots names newer nonempty
-    notices opens order overflow own_memory parcels pipes poll_at_once polls positions provided
-    pulses rarely raw_poll resizes seats sends setup shared streams tags threads timeouts transfers
-    unseen untried
+    notices opens order overflow own_memory page_ends parcels pipes poll_at_once polls positions
+    provided pulses rarely raw_poll resizes seats sends setup shared streams tags threads timeouts
+    transfers unseen untried
 }
 
 /// With these variables, which `uringlet run` sets, rings are left to a kernel that allows

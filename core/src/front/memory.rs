@@ -4,7 +4,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::front;
 use crate::sys;
 
 /// The smallest page size of any machine.
@@ -68,7 +67,7 @@ fn accessible_pages(address: usize, bytes: usize, write: bool) -> bool {
 }
 
 fn ask(place: usize, write: bool) -> bool {
-    if write { front::writable(place) } else { front::readable(place) }
+    if write { sys::byte_writable(place) } else { sys::byte_readable(place) }
 }
 
 /// Calls `is_there` for each page of a range, with an address in it and the page's number. True if
@@ -81,7 +80,7 @@ fn all_pages(address: usize, bytes: usize, is_there: impl Fn(usize, usize) -> bo
     let mut at = address;
     while at < end {
         let page = at / PAGE;
-        if !is_there(at.min(end.saturating_sub(8).max(address)), page) {
+        if !is_there(at, page) {
             return false;
         }
         at = (page + 1) * PAGE;

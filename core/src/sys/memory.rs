@@ -19,41 +19,52 @@ pub const fn in_user_space(address: u64, bytes: u64) -> bool {
     begin <= end && bytes <= end - begin
 }
 
-/// The aligned words of four bytes that contain the first and the last of the eight bytes at
-/// `address`. Only the first word, if both are in one page. `None` beyond the end of memory.
-fn ends_of_eight(address: usize) -> Option<impl Iterator<Item = usize>> {
+/// The first and the last of the eight bytes at `address`. `None` beyond the end of memory.
+fn ends_of_eight(address: usize) -> Option<[usize; 2]> {
     /// The smallest page size of any machine.
     const PAGE: usize = 4096;
-    let (first, last) = (address & !3, address.checked_add(7)? & !3);
-    Some([first, last].into_iter().take(1 + usize::from(first / PAGE != last / PAGE)))
+    let last = address.checked_add(7)?;
+    // A page is accessible as a whole.
+    Some(if address / PAGE == last / PAGE { [address; 2] } else { [address, last] })
 }
 
-/// Can eight bytes be read at `address`? The kernel is asked: futex(2) reads a word and compares it
-/// before it waits. The timeout is 0, so the call does not sleep. (Every sandbox in which threads
-/// run permits futex(2).)
+/// Can eight bytes be read at `address`?
 pub(crate) fn readable(address: usize) -> bool {
+    ends_of_eight(address)
+        .is_some_and(|[first, last]| byte_readable(first) && (first == last || byte_readable(last)))
+}
+
+/// Can eight bytes be written at `address`?
+pub(crate) fn writable(address: usize) -> bool {
+    ends_of_eight(address)
+        .is_some_and(|[first, last]| byte_writable(first) && (first == last || byte_writable(last)))
+}
+
+/// The aligned word of four bytes that contains the byte at `address`: it is in the same page.
+fn word_around(address: usize) -> usize {
+    address & !3
+}
+
+/// Can the byte at `address` be read, and with it its page? The kernel is asked: futex(2) reads a
+/// word and compares it before it waits. The timeout is 0, so the call does not sleep. (Every
+/// sandbox in which threads run permits futex(2).)
+pub(crate) fn byte_readable(address: usize) -> bool {
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let (unlikely, now) = (0x9e37_79b9_u32, timespec(Duration::ZERO));
-    let is_readable = |word: usize| {
-        // SAFETY: the kernel checks the address, and changes nothing there.
-        let ret = unsafe { call!(futex, word, op, unlikely, &raw const now) };
-        ret != -(libc::EFAULT as Ret)
-    };
-    ends_of_eight(address).is_some_and(|mut words| words.all(is_readable))
+    // SAFETY: the kernel checks the address, and changes nothing there.
+    let ret = unsafe { call!(futex, word_around(address), op, unlikely, &raw const now) };
+    ret != -(libc::EFAULT as Ret)
 }
 
-/// Can eight bytes be written at `address`? The kernel is asked, and changes nothing: futex(2) adds
-/// 0.
-pub(crate) fn writable(address: usize) -> bool {
+/// Can the byte at `address` be written, and with it its page? The kernel is asked, and changes
+/// nothing: futex(2) adds 0.
+pub(crate) fn byte_writable(address: usize) -> bool {
     let op = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
     let add_0 = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_EQ, 0);
     let nobodys = 0_u32;
-    let is_writable = |word: usize| {
-        // SAFETY: the kernel checks the address and adds 0 atomically. It may wake a thread that
-        // sleeps there, which checks its condition again anyway. Nobody sleeps at `nobodys`.
-        unsafe { call!(futex, &raw const nobodys, op, 0, 0, word, add_0) >= 0 }
-    };
-    ends_of_eight(address).is_some_and(|mut words| words.all(is_writable))
+    // SAFETY: the kernel checks the address and adds 0 atomically. It may wake a thread that
+    // sleeps there, which checks its condition again anyway. Nobody sleeps at `nobodys`.
+    unsafe { call!(futex, &raw const nobodys, op, 0, 0, word_around(address), add_0) >= 0 }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
