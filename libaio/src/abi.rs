@@ -35,8 +35,10 @@ pub(crate) const FLAG_RESFD: u32 = 1;
 pub(crate) const FLAG_IOPRIO: u32 = 2;
 
 /// The `RWF_*` flags that are accepted (preadv2(2)): HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND,
-/// DONTCACHE.
-pub(crate) const RWF_KNOWN: u32 = 0xbf;
+/// DONTCACHE, NOSIGNAL.
+pub(crate) const RWF_KNOWN: u32 = 0x1bf;
+/// Since Linux 6.18.
+pub(crate) const RWF_NOSIGNAL: u32 = 0x100;
 pub(crate) const RWF_APPEND: u32 = 0x10;
 pub(crate) const RWF_NOAPPEND: u32 = 0x20;
 

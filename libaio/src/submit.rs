@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 
 use uringlet::Sqe;
 use uringlet::front::{self, Descriptor, Hints, Place, Transfer};
@@ -251,8 +252,11 @@ fn unusual_offset(iocb: &Iocb, write: bool, bytes: u64) -> Result<u64, i32> {
 #[cold]
 fn check_flags(flags: u32) -> Result<(), i32> {
     const BOTH: u32 = abi::RWF_APPEND | abi::RWF_NOAPPEND;
+    static KNOWS_NOSIGNAL: OnceLock<bool> = OnceLock::new();
+    let is_quiet = flags & abi::RWF_NOSIGNAL != 0;
+    let knows = || *KNOWS_NOSIGNAL.get_or_init(|| front::knows_transfer_flag(abi::RWF_NOSIGNAL));
     match () {
-        () if flags & !abi::RWF_KNOWN != 0 => Err(-libc::EOPNOTSUPP),
+        () if flags & !abi::RWF_KNOWN != 0 || is_quiet && !knows() => Err(-libc::EOPNOTSUPP),
         () if flags & BOTH == BOTH => Err(-libc::EINVAL),
         () => Ok(()),
     }

@@ -41,7 +41,7 @@ pub use crate::word::readiness::Readiness;
 use crate::descriptor::{self, InTurn};
 use crate::router::facts::{Facts, FileKind, Fresh};
 use crate::router::tuning::SLICE_NS;
-use crate::sqe::Sqe;
+use crate::sqe::{FILE_POSITION, Sqe};
 use crate::{eventfd, exec, own, paths, process, sys, threads};
 
 /// What is remembered of a descriptor number, which may stand for another file now: hints. Hints
@@ -303,18 +303,35 @@ pub fn never_has(fd: i32, events: i16) -> bool {
     sys::never_has(fd, events) == Some(true)
 }
 
+/// Does preadv2(2) know this flag, which any file takes? Three system calls.
+#[cold]
+pub fn knows_transfer_flag(flag: u32) -> bool {
+    let mut count = 0u64;
+    let iovec = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: size_of::<u64>() };
+    let eventfd = sys::eventfd() as i32;
+    // SAFETY: one iovec, with eight bytes that live across the call.
+    let answer = unsafe { sys::preadv(eventfd, &raw const iovec, 1, FILE_POSITION, flag) };
+    if eventfd >= 0 {
+        sys::close(eventfd);
+    }
+    answer != -(libc::EOPNOTSUPP as isize)
+}
+
 /// Checks an I/O priority of a request: a class and level of ioprio_set(2), which the calling
-/// thread may use. One system call for a real-time class, and none for others.
+/// thread may use. A priority without a class has no level, but may have hints in other bits (since
+/// Linux 6.5). One system call for a real-time class or for hints without a class, and none else.
 ///
 /// # Errors
 /// `-EINVAL`: the class does not exist. `-EPERM`: a real-time class that is not allowed.
 #[cold]
 pub fn check_priority(priority: u16) -> Result<(), i32> {
     const REALTIME: u16 = 1;
-    match (priority >> 13, priority & 0x1fff) {
-        (0, 0) | (2..=3, _) => Ok(()),
-        (REALTIME, _) if sys::may_use_priority(priority as i16) => Ok(()),
-        (REALTIME, _) => Err(-libc::EPERM),
+    let is_refused = |errno| sys::is_priority_refused(priority, errno);
+    match priority >> 13 {
+        2..=3 => Ok(()),
+        0 if priority == 0 || !is_refused(libc::EINVAL) => Ok(()),
+        REALTIME if !is_refused(libc::EPERM) => Ok(()),
+        REALTIME => Err(-libc::EPERM),
         _ => Err(-libc::EINVAL),
     }
 }

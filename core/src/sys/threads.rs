@@ -132,13 +132,14 @@ pub(crate) fn has_process(pid: u32) -> bool {
     unsafe { call!(kill, pid, 0) != -(libc::ESRCH as Ret) }
 }
 
-/// Is the calling thread allowed this I/O priority (ioprio_set(2))?
-pub(crate) fn may_use_priority(priority: i16) -> bool {
+/// Does the kernel answer this errno if the calling thread asks for the I/O priority
+/// (ioprio_set(2))? `EPERM`: it is not allowed. `EINVAL`: there is no such priority.
+pub(crate) fn is_priority_refused(priority: u16, errno: i32) -> bool {
     const PROCESS: i32 = 1;
-    // The kernel checks the permission before it looks for the process, and no process has this
+    // The kernel checks the priority before it looks for the process, and no process has this
     // number. SAFETY: no memory is passed.
-    let ret = unsafe { call!(ioprio_set, PROCESS, i32::MAX, i32::from(priority as u16)) };
-    ret != -(libc::EPERM as Ret)
+    let ret = unsafe { call!(ioprio_set, PROCESS, i32::MAX, i32::from(priority)) };
+    ret == -(errno as Ret)
 }
 
 /// Runs `body` so that a write in it raises neither SIGPIPE nor SIGXFSZ: the write only fails.

@@ -10,7 +10,8 @@ int main(void)
     struct iocb iocb;
     struct { const char *name; int flags; } flags[] = {
         {"none", 0}, {"HIPRI", 1}, {"DSYNC", 2}, {"SYNC", 4}, {"NOWAIT", 8}, {"DSYNC and SYNC", 6},
-        {"NOAPPEND", 0x20}, {"ATOMIC", 0x40}, {"DONTCACHE", 0x80}, {"bit 20", 1 << 20},
+        {"NOAPPEND", 0x20}, {"ATOMIC", 0x40}, {"DONTCACHE", 0x80}, {"NOSIGNAL", 0x100},
+        {"DSYNC and NOSIGNAL", 0x102}, {"bit 9", 0x200}, {"bit 20", 1 << 20},
         {"bit 30", 1 << 30}, {"the sign bit", INT_MIN}, {"all", -1}, {"APPEND and NOAPPEND", 0x30},
     };
     char name[96];
@@ -53,6 +54,10 @@ int main(void)
     if (write(ends[1], "x", 1) != 1)
         die("write");
     request(ctx, "read of a pipe, NOWAIT", &iocb);
+    close(ends[0]);
+    io_prep_pwrite(&iocb, ends[1], buf, 8, 0);
+    iocb.aio_rw_flags = 0x100;
+    request(ctx, "write to a pipe without a reader, NOSIGNAL", &iocb);
     int direct = reopen(fd, O_RDWR | O_DIRECT);
     if (direct >= 0) {
         io_prep_pread(&iocb, direct, buf, PAGE, 0);
