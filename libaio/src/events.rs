@@ -35,7 +35,7 @@ pub(crate) unsafe fn get_events(
         None
     } else if accessible(timeout as usize, size_of::<libc::timespec>(), false) {
         // SAFETY: readable, and a timespec by the caller's contract.
-        front::duration(unsafe { timeout.read_unaligned() })
+        until(unsafe { timeout.read_unaligned() })
     } else {
         return i64::from(-libc::EFAULT);
     };
@@ -89,6 +89,17 @@ pub(crate) unsafe fn get_events(
     }
     let reaped = instance.reap_events(ready, |event| take(event.data, event.obj, event.res));
     i64::from(taken + reaped)
+}
+
+/// A timeout as the kernel computes it: in nanoseconds of 64 bits, so that a large negative number
+/// of seconds overflows. `None`: there is no end.
+fn until(timeout: libc::timespec) -> Option<Duration> {
+    const SECOND: i64 = 1_000_000_000;
+    if timeout.tv_sec >= i64::MAX / SECOND {
+        return None;
+    }
+    let time = timeout.tv_sec.wrapping_mul(SECOND).wrapping_add(timeout.tv_nsec);
+    u64::try_from(time).ok().map(Duration::from_nanos)
 }
 
 /// The fast path of [`get_events`] for a minimum of one event: takes the event of the only request,

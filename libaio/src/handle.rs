@@ -96,12 +96,21 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     front::env::set_up(make(entries))
 }
 
-fn make(entries: u32) -> Result<usize, i32> {
-    /// The maximum number of requests of a context, which is the kernel's, too.
-    const ENTRIES_MAX: u32 = 0x1000_0000 / 32;
-    if entries == 0 || entries > ENTRIES_MAX {
-        return Err(-libc::EINVAL);
+/// Refuses a number of requests as the kernel does, with its numbers of 32 bits.
+fn check_entries(entries: u32) -> Result<(), i32> {
+    /// The kernel doubles the number, and allows this many events.
+    const EVENTS_MAX: u32 = 0x1000_0000 / size_of::<IoEvent>() as u32;
+    match entries {
+        0 => Err(-libc::EINVAL),
+        _ if entries.wrapping_mul(2) > EVENTS_MAX => Err(-libc::EINVAL),
+        // The kernel also has a limit for the machine, which is smaller than these numbers.
+        0x8000_0000.. => Err(-libc::EAGAIN),
+        _ => Ok(()),
     }
+}
+
+fn make(entries: u32) -> Result<usize, i32> {
+    check_entries(entries)?;
     let builder = front::env::builder()?.strict(true).kernel_room(entries);
     let see_exit = || front::leaving::at_exit(before_leaving);
     let table = CONTEXTS.current_or_then(Table::new, see_exit)?;

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn _io_setup(entries: c_int, handle: *mut usize) -> c_int 
             return EFAULT;
         }
         // SAFETY: readable, and an io_context_t by the caller's contract.
-        if unsafe { handle.read_unaligned() } != 0 || entries <= 0 {
+        if unsafe { handle.read_unaligned() } != 0 || entries == 0 {
             return EINVAL;
         }
         if !front::writable(address) {

@@ -11,6 +11,12 @@ use crate::abi::{self, Iocb};
 use crate::handle::{self, AioContext};
 use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
 
+/// Transfers are cut to this length before any other check (read(2)).
+const MAX_RW_COUNT: u64 = 0x7fff_f000;
+
+/// The most iovecs of one request.
+const VECTOR_MAX: usize = 1024;
+
 /// io_submit(2): the number of requests accepted, or a negative errno if none was.
 ///
 /// # Safety
@@ -148,11 +154,12 @@ fn check_eventfd(context: &AioContext, fd: i32, found: &Cell<i32>) -> Result<i32
 /// A transfer with one buffer.
 #[inline(always)]
 fn plain(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
-    // Transfers are cut to this length before any other check (read(2)).
-    const MAX_RW_COUNT: u64 = 0x7fff_f000;
     let write = iocb.opcode == abi::CMD_PWRITE;
-    let offset = offset(iocb, hints, write, iocb.nbytes.min(MAX_RW_COUNT))?;
-    if !in_user_space(iocb.buf, iocb.nbytes) {
+    let most = iocb.nbytes.min(MAX_RW_COUNT);
+    let is_there = in_user_space(iocb.buf, iocb.nbytes);
+    let bytes = || if is_there { Ok(most) } else { Err(-libc::EFAULT) };
+    let offset = offset(iocb, hints, write, most, bytes)?;
+    if !is_there {
         return Err(-libc::EFAULT);
     }
     let length = usize::try_from(iocb.nbytes).map_err(|_| -libc::EINVAL)?;
@@ -191,12 +198,14 @@ fn other(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
 
 fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     let write = iocb.opcode == abi::CMD_PWRITEV;
-    let offset = offset(iocb, hints, write, 0)?;
-    let length = usize::try_from(iocb.nbytes).map_err(|_| -libc::EINVAL)?;
-    if length > 1024 {
+    // The kernel takes 32 bits of the number.
+    let length = iocb.nbytes as u32 as usize;
+    let iovecs = std::ptr::slice_from_raw_parts(iocb.buf as *const libc::iovec, length);
+    let bytes = || bytes_of(iocb.buf as usize, length);
+    let offset = offset(iocb, hints, write, MAX_RW_COUNT, bytes)?;
+    if length > VECTOR_MAX {
         return Err(-libc::EINVAL);
     }
-    let iovecs = std::ptr::slice_from_raw_parts(iocb.buf as *const libc::iovec, length);
     let sqe = if write { Sqe::writev(fd, iovecs, offset) } else { Sqe::readv(fd, iovecs, offset) };
     Ok(sqe.rw_flags(iocb.rw_flags as i32))
 }
@@ -205,29 +214,68 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
 /// the array itself, because the kernel then makes the same checks.
 #[inline(never)]
 fn check_vector(sqe: &Sqe) -> Result<(), i32> {
-    let (address, length) = (sqe.addr as usize, sqe.len as usize);
-    if length > 0 && !accessible_now(address, length * size_of::<libc::iovec>(), false) {
-        return Err(-libc::EFAULT);
-    }
-    let within = |at: usize| {
-        // SAFETY: readable, and an array of iovecs by the caller's contract.
-        let iovec = unsafe { (address as *const libc::iovec).add(at).read_unaligned() };
-        in_user_space(iovec.iov_base as u64, iovec.iov_len as u64)
-    };
-    if (0..length).all(within) { Ok(()) } else { Err(-libc::EFAULT) }
+    bytes_of(sqe.addr as usize, sqe.len as usize).map(|_| ())
 }
 
-/// Makes the checks that come before the check of a transfer's memory. Returns the offset of a
-/// transfer of this many `bytes`. A stream ignores its offset, so any offset is accepted there.
+/// Checks an array of iovecs as the kernel does. Returns the number of bytes in all.
+fn bytes_of(address: usize, length: usize) -> Result<u64, i32> {
+    const IOVEC: usize = size_of::<libc::iovec>();
+    if length > VECTOR_MAX {
+        return Err(-libc::EINVAL);
+    }
+    if length == 0 {
+        return Ok(0);
+    }
+    if !front::in_user_space(address as u64, (length * IOVEC) as u64) {
+        return Err(-libc::EFAULT);
+    }
+    let is_whole = accessible_now(address, length * IOVEC, false);
+    let part = |at: usize| {
+        let place = address + at * IOVEC;
+        if !is_whole && !accessible_now(place, IOVEC, false) {
+            return Err(-libc::EFAULT);
+        }
+        // SAFETY: readable, and an array of iovecs by the caller's contract.
+        Ok(unsafe { (place as *const libc::iovec).read_unaligned() })
+    };
+    // The kernel first reads all lengths, up to one that is wrong or cannot be read.
+    for at in 0..length {
+        if part(at)?.iov_len > isize::MAX as usize {
+            return Err(-libc::EINVAL);
+        }
+    }
+    let mut total = 0;
+    for at in 0..length {
+        let part = part(at)?;
+        let bytes = part.iov_len as u64;
+        // A single buffer is cut before its address is checked.
+        let checked = if length == 1 { bytes.min(MAX_RW_COUNT) } else { bytes };
+        if !front::in_user_space(part.iov_base as u64, checked) {
+            return Err(-libc::EFAULT);
+        }
+        total += bytes.min(MAX_RW_COUNT - total);
+    }
+    Ok(total)
+}
+
+/// Makes the checks that come before the check of a transfer's memory, and returns the offset. A
+/// stream ignores its offset, which has to be in range all the same. The transfer has at most
+/// `most` bytes. If that matters, `bytes` checks the memory and counts.
 #[inline(always)]
-fn offset(iocb: &Iocb, hints: Hints, write: bool, bytes: u64) -> Result<u64, i32> {
+fn offset(
+    iocb: &Iocb,
+    hints: Hints,
+    write: bool,
+    most: u64,
+    bytes: impl FnOnce() -> Result<u64, i32>,
+) -> Result<u64, i32> {
     if iocb.rw_flags != 0 {
         check_flags(iocb.rw_flags)?;
     }
     if iocb.flags & abi::FLAG_IOPRIO != 0 {
         front::check_priority(iocb.reqprio as u16)?;
     }
-    let is_usual = hints.seems_open_for(write) && in_range(iocb, bytes);
+    let is_usual = hints.seems_open_for(write) && in_range(iocb, most);
     if is_usual { Ok(iocb.offset as u64) } else { unusual_offset(iocb, write, bytes) }
 }
 
@@ -236,17 +284,19 @@ fn in_range(iocb: &Iocb, bytes: u64) -> bool {
     iocb.offset >= 0 && iocb.offset.checked_add(bytes as i64).is_some()
 }
 
-/// Refuses, ignores or accepts an unusual offset, after asking the kernel about the file that the
+/// Refuses or accepts an unusual offset, after asking the kernel about the file that the
 /// descriptor's number names now.
 #[cold]
-fn unusual_offset(iocb: &Iocb, write: bool, bytes: u64) -> Result<u64, i32> {
+fn unusual_offset(
+    iocb: &Iocb,
+    write: bool,
+    bytes: impl FnOnce() -> Result<u64, i32>,
+) -> Result<u64, i32> {
     let descriptor = Descriptor::fresh(iocb.fildes as i32)?;
-    match () {
-        () if !descriptor.is_open_for(write) => Err(-libc::EBADF),
-        () if !descriptor.is_seekable() => Ok(0),
-        () if !in_range(iocb, bytes) => Err(-libc::EINVAL),
-        () => Ok(iocb.offset as u64),
+    if !descriptor.is_open_for(write) {
+        return Err(-libc::EBADF);
     }
+    if in_range(iocb, bytes()?) { Ok(iocb.offset as u64) } else { Err(-libc::EINVAL) }
 }
 
 #[cold]
@@ -265,5 +315,5 @@ fn check_flags(flags: u32) -> Result<(), i32> {
 /// Is the range in the part of the address space that programs have?
 #[inline]
 fn in_user_space(address: u64, bytes: u64) -> bool {
-    front::in_user_space(address, bytes.min(1 << 31))
+    front::in_user_space(address, bytes.min(MAX_RW_COUNT))
 }

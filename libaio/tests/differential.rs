@@ -141,6 +141,7 @@ macro_rules! programs {
 
 programs! {
     append_order,
+    bounds,
     cancel,
     cancel_thread,
     close_all,

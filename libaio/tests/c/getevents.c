@@ -55,6 +55,11 @@ int main(void)
     answer("empty, a negative second", io_getevents(ctx, 1, 1, events, &past));
     answer("empty, a negative nanosecond", io_getevents(ctx, 1, 1, events, &negative));
     setitimer(ITIMER_REAL, &never, NULL);
+    /* The kernel's nanoseconds overflow to 0, or to a second. */
+    struct timespec least = {LLONG_MIN, 0}, half = {LLONG_MIN / 2, 0}, second = {LLONG_MIN + 1, 0};
+    answer("empty, the most negative second", io_getevents(ctx, 1, 1, events, &least));
+    answer("empty, half of it", io_getevents(ctx, 1, 1, events, &half));
+    answer("empty, one more than it", io_getevents(ctx, 1, 1, events, &second));
     answer("empty, too many nanoseconds", io_getevents(ctx, 1, 1, events, &odd));
 
     answer("min above nr", io_getevents(ctx, 2, 1, events, &fifth));

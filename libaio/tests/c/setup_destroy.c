@@ -27,6 +27,10 @@ int main(void)
     answer("setup of 0", io_setup(0, &ctx));
     answer("setup of -1", io_setup(-1, &ctx));
     answer("setup of INT_MAX", io_setup(INT_MAX, &ctx));
+    answer("setup of INT_MIN", io_setup(INT_MIN, &ctx));
+    answer("setup of INT_MIN and 2^22", io_setup(INT_MIN + (1 << 22), &ctx));
+    answer("setup of INT_MIN and more than 2^22", io_setup(INT_MIN + (1 << 22) + 1, &ctx));
+    answer("setup of more than 2^22", io_setup((1 << 22) + 1, &ctx));
     yes("a failed setup leaves the handle alone", ctx == NULL);
     answer("setup to NULL", io_setup(1, NULL));
     answer("setup to a bad address", io_setup(1, UNMAPPED));
