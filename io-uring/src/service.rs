@@ -164,21 +164,6 @@ pub(crate) fn is_epoll(fd: i32) -> bool {
     sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, own, 0, 0) == -libc::ENOENT
 }
 
-/// Has this file no poll method?
-pub(crate) fn is_always_ready(fd: i32) -> bool {
-    /// No operation of epoll_ctl(2).
-    const NOTHING: i32 = 0;
-    match sys::kind(fd) {
-        libc::S_IFIFO | libc::S_IFSOCK => false,
-        libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => true,
-        // The kernel looks for the method before it looks at the operation.
-        _ => {
-            let made = of_this_process().lock().made();
-            made.is_ok_and(|[epoll, _]| sys::epoll_ctl(epoll, NOTHING, fd, 0, 0) == -libc::EPERM)
-        }
-    }
-}
-
 /// Reports all events up to now, in place of the poll thread.
 pub(crate) fn look_at_all() {
     if let Some(service) = busy() {

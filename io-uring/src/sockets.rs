@@ -26,6 +26,14 @@ use self::rest::Stream;
 /// The longest name of a socket (`struct sockaddr_storage`).
 pub(crate) const NAME_MAX: usize = 128;
 
+fn has_no_poll_method(fd: i32) -> bool {
+    match sys::kind(fd) {
+        libc::S_IFIFO | libc::S_IFSOCK => false,
+        libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => true,
+        _ => front::never_has(fd, 0),
+    }
+}
+
 /// The name of a socket, copied at submit. Empty: none.
 pub(crate) type Name = Box<[u8]>;
 
@@ -533,7 +541,8 @@ impl Socket {
         const ANYWHERE: u64 = u64::MAX;
         let [at, len] = self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed));
         let part = [libc::iovec { iov_base: at as *mut _, iov_len: len as usize }];
-        if self.goes_on && service::is_always_ready(fd) {
+        let is_first = self.rounds.load(Ordering::Relaxed) == 0;
+        if self.goes_on && is_first && has_no_poll_method(fd) {
             return Tried::Done(-libc::EBADFD);
         }
         match self.flags {
