@@ -40,10 +40,15 @@ impl Repeated {
         Ok(Self(Some(made.map_err(|error| cannot_make(option, path, &error))?)))
     }
 
-    /// The command's work begins: earlier contents of a regular file are dropped.
-    pub fn begin(&self) {
-        // A device or a pipe has no contents to drop, and refuses.
-        self.0.iter().for_each(|file| _ = file.set_len(0));
+    /// Nothing is refused any more: earlier contents of a regular file are dropped.
+    ///
+    /// # Errors
+    /// The file cannot be emptied.
+    pub fn begin(&self) -> io::Result<()> {
+        match &self.0 {
+            Some(file) if file.metadata()?.is_file() => file.set_len(0),
+            _ => Ok(()),
+        }
     }
 }
 

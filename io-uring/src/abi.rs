@@ -86,7 +86,7 @@ impl Timespec {
         Ok(self.of_wait())
     }
 
-    /// The time of a wait, in nanoseconds. A negative one is over at once.
+    /// The time of a wait, in nanoseconds. A negative one counts as 0: the wait ends at once.
     pub(crate) fn of_wait(self) -> u64 {
         let total = i128::from(self.seconds) * 1_000_000_000 + i128::from(self.nanoseconds);
         total.clamp(0, u64::MAX.into()) as u64
@@ -450,6 +450,7 @@ pub(crate) mod message_ring {
 
 /// Flags of reads and writes (preadv2(2)).
 pub(crate) mod rwf {
+    pub(crate) const HIPRI: u32 = libc::RWF_HIPRI as u32;
     pub(crate) const NOWAIT: u32 = libc::RWF_NOWAIT as u32;
     /// Since Linux 6.9.
     pub(crate) const NOAPPEND: u32 = 0x20;

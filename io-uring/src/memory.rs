@@ -102,11 +102,14 @@ impl Mapped {
     /// # Safety
     /// As mmap(2).
     pub(crate) unsafe fn map(&self, at: usize, len: usize, prot: i32, flags: i32) -> isize {
-        if prot & libc::PROT_EXEC != 0 {
-            return -(libc::EPERM as isize);
-        }
         if len == 0 {
             return -(libc::EINVAL as isize);
+        }
+        if len > isize::MAX as usize {
+            return -(libc::ENOMEM as isize);
+        }
+        if prot & libc::PROT_EXEC != 0 {
+            return -(libc::EPERM as isize);
         }
         let fixed = (flags & libc::MAP_FIXED != 0).then_some(at);
         let len = pages(len);

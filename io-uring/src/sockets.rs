@@ -4,9 +4,6 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use uringlet::front;
-
-use crate::abi::rwf;
 use crate::attempts::{Attempt, Sleeper, Tried};
 use crate::buffers::Provided;
 use crate::files::move_aside;
@@ -16,6 +13,7 @@ use crate::{service, user};
 
 mod bundle;
 mod messages;
+mod read;
 mod rest;
 
 use self::bundle::Bundle;
@@ -25,14 +23,6 @@ use self::rest::Stream;
 
 /// The longest name of a socket (`struct sockaddr_storage`).
 pub(crate) const NAME_MAX: usize = 128;
-
-fn has_no_poll_method(fd: i32) -> bool {
-    match sys::kind(fd) {
-        libc::S_IFIFO | libc::S_IFSOCK => false,
-        libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => true,
-        _ => front::never_has(fd, 0),
-    }
-}
 
 /// The name of a socket, copied at submit. Empty: none.
 pub(crate) type Name = Box<[u8]>;
@@ -110,7 +100,7 @@ pub(crate) struct Socket {
     done: AtomicUsize,
     /// The value of [`misses`](Self::misses).
     misses: AtomicU32,
-    /// The connection is being made.
+    /// The connection is being made, or a first try was made of a read that goes on.
     begun: AtomicBool,
     /// A worker found that the call would wait, and gave it back.
     gave_back: AtomicBool,
@@ -537,41 +527,6 @@ impl Socket {
 
     /// Reads into a buffer of a group. For a file that cannot be waited for, a worker may have to
     /// read.
-    fn read(&self, fd: i32, offset: u64, may_wait: bool) -> Tried {
-        const ANYWHERE: u64 = u64::MAX;
-        let [at, len] = self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed));
-        let part = [libc::iovec { iov_base: at as *mut _, iov_len: len as usize }];
-        let is_first = self.rounds.load(Ordering::Relaxed) == 0;
-        if self.goes_on && is_first && has_no_poll_method(fd) {
-            return Tried::Done(-libc::EBADFD);
-        }
-        match self.flags {
-            flags if flags & libc::RWF_HIPRI != 0 => return Tried::Done(-libc::EINVAL),
-            flags if flags as u32 & !rwf::ALL != 0 => return Tried::Done(-libc::EOPNOTSUPP),
-            _ => {}
-        }
-        let flags = self.flags as u32 | if may_wait { 0 } else { libc::RWF_NOWAIT as u32 };
-        let read =
-            |offset| uninterrupted(|| sys::transfer(fd, false, &part, offset, flags), |&it| it);
-        let mut result = read(offset);
-        if result == -libc::ESPIPE && offset != ANYWHERE && (offset == 0 || !sys::is_socket(fd)) {
-            // Streams have no offsets.
-            result = read(ANYWHERE);
-        }
-        match -result {
-            // The data has to be fetched, which no event reports.
-            libc::EAGAIN if !may_wait && !self.gives_up && sys::is_always_ready(fd) => {
-                Tried::Blocks
-            }
-            libc::EAGAIN if !may_wait => self.missed(),
-            libc::EOPNOTSUPP if !may_wait && !self.gives_up => {
-                let is_empty = || sys::poll_now(fd, libc::POLLIN) == 0;
-                if front::poll_may_wait(fd) || !is_empty() { Tried::Blocks } else { Tried::Waits }
-            }
-            _ => Tried::Done(result),
-        }
-    }
-
     /// Does a transfer that has to be complete take its rest from the next bytes of the socket?
     fn goes_on(&self, fd: i32) -> bool {
         let kind = sockets::option(fd, libc::SO_TYPE);

@@ -304,7 +304,12 @@ fn check_flags(flags: u32) -> Result<(), i32> {
     const BOTH: u32 = abi::RWF_APPEND | abi::RWF_NOAPPEND;
     static KNOWS_NOSIGNAL: OnceLock<bool> = OnceLock::new();
     let is_quiet = flags & abi::RWF_NOSIGNAL != 0;
-    let knows = || *KNOWS_NOSIGNAL.get_or_init(|| front::knows_transfer_flag(abi::RWF_NOSIGNAL));
+    let asked = || {
+        let answer = front::knows_transfer_flag(abi::RWF_NOSIGNAL)?;
+        Some(*KNOWS_NOSIGNAL.get_or_init(|| answer))
+    };
+    // If the kernel cannot be asked now, the transfer itself has the answer.
+    let knows = || KNOWS_NOSIGNAL.get().copied().or_else(asked).unwrap_or(true);
     match () {
         () if flags & !abi::RWF_KNOWN != 0 || is_quiet && !knows() => Err(-libc::EOPNOTSUPP),
         () if flags & BOTH == BOTH => Err(-libc::EINVAL),

@@ -105,12 +105,12 @@ impl<'a> Live<'a> {
             let written = exposition.write(false, &text);
             written.map_err(|error| session::refusal(format_args!("{error:#}")))?;
         }
+        live.json.as_ref().map_or(Ok(()), output::Repeated::begin).context("--stats-json")?;
         Ok(live)
     }
 
     /// Notes that the program was started: the first interval begins.
     pub fn started(&mut self, pid: u32) {
-        self.json.iter().for_each(output::Repeated::begin);
         self.labels.pid = pid;
         self.begin = Instant::now();
         self.previous.0 = self.begin;

@@ -105,7 +105,7 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
     let looks = if arguments.once { Some(1) } else { arguments.batch };
     let json = arguments.json.as_deref();
     let mut to = json.map(|path| output::Repeated::open("--json", path)).transpose()?;
-    to.iter().for_each(output::Repeated::begin);
+    to.as_ref().map_or(Ok(()), output::Repeated::begin).context("--json")?;
     let mut due = Instant::now();
     let mut look = 0;
     while looks.is_none_or(|looks| look < looks) {

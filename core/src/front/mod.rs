@@ -303,18 +303,17 @@ pub fn never_has(fd: i32, events: i16) -> bool {
     sys::never_has(fd, events) == Some(true)
 }
 
-/// Does preadv2(2) know this flag, which any file takes? Three system calls.
+/// Does preadv2(2) know this flag, which any file takes? Three system calls. `None`: no descriptor
+/// is free, with which the kernel is asked.
 #[cold]
-pub fn knows_transfer_flag(flag: u32) -> bool {
+pub fn knows_transfer_flag(flag: u32) -> Option<bool> {
     let mut count = 0u64;
     let iovec = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: size_of::<u64>() };
-    let eventfd = sys::eventfd() as i32;
+    let eventfd = i32::try_from(sys::eventfd()).ok().filter(|&eventfd| eventfd >= 0)?;
     // SAFETY: one iovec, with eight bytes that live across the call.
     let answer = unsafe { sys::preadv(eventfd, &raw const iovec, 1, FILE_POSITION, flag) };
-    if eventfd >= 0 {
-        sys::close(eventfd);
-    }
-    answer != -(libc::EOPNOTSUPP as isize)
+    sys::close(eventfd);
+    Some(answer != -(libc::EOPNOTSUPP as isize))
 }
 
 /// Checks an I/O priority of a request: a class and level of ioprio_set(2), which the calling

@@ -33,13 +33,17 @@ pub(super) fn open(fields: &Fields) -> Made {
 
 /// A `struct open_how` of any version. What this version does not have must be 0.
 fn how(at: usize, size: usize) -> Result<[u64; 3], i32> {
-    const PAGE: usize = 4096;
-    if size > PAGE {
-        return Err(-libc::E2BIG);
-    }
+    const PIECE: usize = 4096;
     let known = user::read(at)?;
-    let further = user::read_bytes(at + OPEN_HOW as usize, size - OPEN_HOW as usize)?;
-    if further.iter().all(|&byte| byte == 0) { Ok(known) } else { Err(-libc::E2BIG) }
+    let mut done = OPEN_HOW as usize;
+    while done < size {
+        let piece = user::read_bytes(at.wrapping_add(done), PIECE.min(size - done))?;
+        if piece.iter().any(|&byte| byte != 0) {
+            return Err(-libc::E2BIG);
+        }
+        done += piece.len();
+    }
+    Ok(known)
 }
 
 pub(super) fn close(fields: &Fields) -> Made {

@@ -176,9 +176,7 @@ pub(super) fn timeout_remove(fields: &Fields) -> Planned {
     if !is_update && flags != 0 {
         return EINVAL;
     }
-    // `LINK_UPDATE` alone removes the timeout.
-    let updates = flags & timeouts::UPDATE != 0;
-    Ok(Plan::TimeoutRemove { of: fields.addr(), update: updates.then_some((0, flags)) })
+    Ok(Plan::TimeoutRemove { of: fields.addr(), update: is_update.then_some((0, flags)) })
 }
 
 pub(super) fn cancel(fields: &Fields) -> Planned {

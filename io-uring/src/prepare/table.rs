@@ -266,7 +266,7 @@ const ROWS: [Row; 62] = [
         .flags(timeout::KNOWN)
         .borrows(),
     row(op::LINK_TIMEOUT, plans::timeout)
-        .idle(OFF | INDEX | SLOT | ADDR3)
+        .idle(OFF | INDEX | SLOT | ADDR3 | LAST)
         .flags(timeout::KNOWN)
         .borrows(),
     row(op::TIMEOUT_REMOVE, plans::timeout_remove)

@@ -123,12 +123,18 @@ impl Locked<'_> {
     /// only looks whether the entry was accepted and its file is there.
     fn is_forgiven(&mut self, at: u32, result: i32) -> bool {
         let request = self.request(at);
-        let (opcode, number) = (request.opcode, request.number());
+        let opcode = request.opcode;
+        let is_registered = request.flags & iosqe::FIXED_FILE != 0;
+        let (is_held, mode) = (request.file.is_some(), || sys::status_flags(request.fd));
+        let has_file = || match is_registered {
+            true => is_held,
+            false => mode() >= 0 && mode() & libc::O_PATH == 0,
+        };
         prepare::forgives(opcode)
             && request.refused == 0
             && result != -libc::ECANCELED
             && (opcode != op::SHUTDOWN || result != -libc::ENOTSOCK)
-            && (result != -libc::EBADF || !prepare::has_file(opcode) || sys::is_open(number))
+            && (result != -libc::EBADF || !prepare::has_file(opcode) || has_file())
     }
 
     /// Is this a linked timeout that the ring has accepted?

@@ -31,7 +31,9 @@ impl Locked<'_> {
             }
         }
         if socket.polls_first {
-            let refusal = socket.message().and_then(|_| socket.refusal(number));
+            let is_known = || Hints::known(number).is_ok_and(Hints::seems_socket);
+            let asks = socket.message().is_some() && (socket.gives_up || !is_known());
+            let refusal = if asks { socket.refusal(number) } else { None };
             return refusal.or_else(|| self.wait_for_socket(at));
         }
         if socket.may_be_left_untried()
@@ -196,8 +198,11 @@ impl Locked<'_> {
         self.post(Cqe { user_data, res: result, flags }, false);
         self.leave_group(at);
         self.request(at).stage = Stage::Tried;
-        if socket.rest() != Rest::Nothing && socket.rounds() % SHOTS_IN_A_ROW != 0 {
+        let has_rest = socket.rest() != Rest::Nothing;
+        if has_rest && socket.rounds() % SHOTS_IN_A_ROW != 0 {
             self.try_socket(at);
+        } else if !has_rest && socket.gives_up && socket.is_read() {
+            self.finish(at, -libc::EAGAIN, 0);
         } else if let Some(errno) = self.wait_for_socket(at) {
             self.finish(at, errno, 0);
         }

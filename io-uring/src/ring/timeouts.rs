@@ -111,6 +111,8 @@ impl Locked<'_> {
     }
 
     pub(super) fn change_timeout(&mut self, of: u64, update: Option<(u64, u32)>) -> i32 {
+        // `LINK_UPDATE` alone removes the timeout.
+        let update = update.filter(|(_, flags)| flags & timeout::UPDATE != 0);
         let of_link = update.is_some_and(|(_, flags)| flags & timeout::LINK_UPDATE != 0);
         let is_it = |at: &u32| match self.state.requests[*at as usize].stage {
             Stage::Timer(_) => !of_link,

@@ -9,7 +9,7 @@
 enum { FTRUNCATE = 55, LISTEN = 57 };
 
 static struct io_uring ring;
-static int file, readable, pipes[2], tcp;
+static int file, readable, pipes[2], tcp, path;
 static struct statx found;
 static struct __kernel_timespec hour = { 3600, 0 };
 
@@ -26,6 +26,8 @@ struct failing {
 static const struct failing all[] = {
     { "fsync of a pipe", IORING_OP_FSYNC, .fd = &pipes[0] },
     { "fsync of nothing", IORING_OP_FSYNC, .number = -1 },
+    { "fsync of a path", IORING_OP_FSYNC, .fd = &path },
+    { "shutdown of a path", IORING_OP_SHUTDOWN, .fd = &path },
     { "fsync with an unknown flag", IORING_OP_FSYNC, .fd = &file, .flags = 2 },
     { "sync_file_range of a pipe", IORING_OP_SYNC_FILE_RANGE, .fd = &pipes[0] },
     { "fallocate where nothing may be written", IORING_OP_FALLOCATE, .fd = &readable,
@@ -121,6 +123,7 @@ int main(void)
     needs(&ring, FTRUNCATE);
     file = scratch();
     MUST((readable = open("/proc/self/exe", O_RDONLY)) >= 0);
+    MUST((path = open("/proc/self/exe", O_PATH)) >= 0);
     MUST(pipe(pipes) == 0 && (tcp = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
     for (unsigned at = 0; at < sizeof all / sizeof *all; at++) {
         chain("linked", &all[at], IOSQE_IO_LINK, 2);
@@ -131,5 +134,13 @@ int main(void)
     limited(IOSQE_IO_HARDLINK, IOSQE_IO_LINK, 3);
     limited(IOSQE_IO_LINK, IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS, 2);
     limited(IOSQE_IO_LINK, 0, 3);
+    /* Slots of registered files: a pipe, nothing, and none. */
+    int files[2] = { pipes[0], -1 };
+    MUST(io_uring_register_files(&ring, files, 2) == 0);
+    for (int slot = 0; slot < 3; slot++) {
+        struct failing fsync = { "fsync of a slot", IORING_OP_FSYNC, .number = slot };
+        chain("linked", &fsync, IOSQE_FIXED_FILE | IOSQE_IO_LINK, 2);
+        chain("quiet", &fsync, IOSQE_FIXED_FILE | IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS, 1);
+    }
     return 0;
 }

@@ -42,6 +42,7 @@ static void last_words(void)
         { "readv", IORING_OP_READV, file, &part, 1 },
         { "writev", IORING_OP_WRITEV, file, &part, 1 },
         { "timeout", IORING_OP_TIMEOUT, -1, &hour, 1 },
+        { "limit", IORING_OP_LINK_TIMEOUT, -1, &hour, 1 },
         { "remove", IORING_OP_TIMEOUT_REMOVE, -1, NULL, 0 },
         { "send", IORING_OP_SEND_ZC, sockets[0], bytes, 1 },
     };
@@ -116,6 +117,16 @@ static void changes_of_timeouts(void)
         } while (!results[5] || io_uring_cq_ready(&ring));
         printf("change with flags %u: %d, the timeout %d\n", flags, results[6], results[5]);
     }
+    /* A change without a time, and with one that is negative. */
+    struct __kernel_timespec negative = { -1, 0 };
+    const void *of_changes[] = { NULL, &negative };
+    for (int at = 0; at < 2; at++)
+        for (unsigned flags = 2; flags <= 16; flags *= 8) {
+            struct io_uring_sqe *sqe =
+                of(IORING_OP_TIMEOUT_REMOVE, -1, (void *)5, 0, (unsigned long)of_changes[at]);
+            sqe->timeout_flags = flags;
+            show("an odd change", sqe, 1);
+        }
     /* The last removals that found nothing. */
     struct io_uring_cqe *cqe;
     while (io_uring_peek_cqe(&ring, &cqe) == 0)
@@ -151,7 +162,21 @@ static void longer_how(void)
             io_uring_cqe_seen(&ring, cqe);
         }
     show("open_how beyond its page", open_by(end, 32), 1);
-    show("open_how of a page and more", open_by(&longer, 4097), 1);
+    /* Zeroes behind it, of two pages; then a byte that is none. */
+    char *zeroes = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(zeroes != MAP_FAILED);
+    for (int is_set = 0; is_set < 2; is_set++) {
+        zeroes[8192] = is_set;
+        struct io_uring_sqe *sqe = open_by(zeroes, 8193);
+        MUST(io_uring_submit(&ring) == 1);
+        (void)sqe;
+        struct io_uring_cqe *cqe;
+        MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+        printf("open_how of pages, %d at its end: %d\n", is_set, cqe->res < 0 ? cqe->res : 0);
+        if (cqe->res >= 0)
+            close(cqe->res);
+        io_uring_cqe_seen(&ring, cqe);
+    }
 }
 
 static void register_nothing(int opcode, unsigned count)
@@ -189,6 +214,14 @@ static void times_of_waits(void)
 
 static void maps(void)
 {
+    for (int exec = 0; exec < 2; exec++)
+        for (int at = 0; at < 3; at++) {
+            size_t len = (const size_t[]){ 0, (size_t)-1, (size_t)-4096 }[at];
+            int prot = PROT_READ | PROT_WRITE | (exec ? PROT_EXEC : 0);
+            void *map = mmap(NULL, len, prot, MAP_SHARED, ring.ring_fd, IORING_OFF_SQES);
+            printf("odd length %d of the ring, exec %d: %d\n", at, exec,
+                   map == MAP_FAILED ? -errno : 0);
+        }
     for (int exec = 0; exec < 2; exec++)
         for (size_t len = 1; len < 1 << 22; len *= 8) {
             int prot = PROT_READ | PROT_WRITE | (exec ? PROT_EXEC : 0);

@@ -239,6 +239,11 @@ static long plainly(int fd, const struct op *op)
     if ((flags & O_ACCMODE) == (writes ? O_RDONLY : O_WRONLY))
         return -EBADF;
     int stream = is_stream(fd);
+#ifndef POSIX
+    /* io_submit checks the offset of a stream, too, and then ignores it. */
+    if (stream && (op->offset < 0 || op->offset > LLONG_MAX - (long long)op->len))
+        return -EINVAL;
+#endif
     switch (op->what) {
     case READ:
         return result(stream ? read(fd, op->twins, op->len)

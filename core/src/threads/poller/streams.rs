@@ -324,8 +324,12 @@ impl Streams {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
         let Some(stream) = self.by_fd.get_mut(&fd) else { return ready };
-        let seen = std::mem::take(&mut stream.revents);
+        let mut seen = std::mem::take(&mut stream.revents);
         let is_refused = std::mem::take(&mut stream.is_refused);
+        if is_refused {
+            // Requests may have come since epoll was asked.
+            seen |= sys::ALWAYS_READY;
+        }
         let mut at = 0;
         while at < stream.waiting.len() {
             let is_behind = stream.is_behind(at);
