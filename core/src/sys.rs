@@ -44,7 +44,7 @@ pub(crate) use self::{files::*, waiting::*};
 
 /// A clock for durations: the time-stamp counter if there is one, else nanoseconds.
 #[inline(always)]
-pub(crate) fn ticks() -> u64 {
+pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every x86-64 processor has the instruction; it touches no memory.
     unsafe {

@@ -99,16 +99,24 @@ fn check(core: &Core, count: u32, flags: u32) -> Result<(), i32> {
     Ok(())
 }
 
-/// Submits at most `count` entries, and returns their number. NOPs at the head of the queue end at
-/// once, except on rings with SQPOLL.
-fn submit(core: &Arc<Core>, engine: &Instance, count: u32, thread: u32) -> Result<u32, i32> {
+/// Submits at most `count` entries behind `ended` ones, and returns the number of all. NOPs at the
+/// head of the queue end at once, except on rings with SQPOLL.
+fn submit(
+    core: &Arc<Core>,
+    engine: &Instance,
+    (ended, count): (u32, u32),
+    thread: u32,
+) -> Result<u32, i32> {
+    // A program may fill the queue while it is submitted.
+    let count = count.min(core.memory.sq_entries().saturating_sub(ended));
     let nops = if core.has(setup::SQPOLL) { 0 } else { core.submit_nops(engine, count) };
+    let ended = ended + nops;
     if nops == count {
-        return Ok(count);
+        return Ok(ended);
     }
     match core.submit(engine, count - nops, thread) {
-        Err(errno) if nops == 0 => Err(errno),
-        rest => Ok(nops + rest.unwrap_or(0)),
+        Err(errno) if ended == 0 => Err(errno),
+        rest => Ok(ended + rest.unwrap_or(0)),
     }
 }
 
@@ -139,10 +147,9 @@ unsafe fn enter_ring(
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
         let engine = ring.engine()?;
         let _entered = core.entered();
-        let consumed = match count {
-            1 if core.submit_fast(engine, thread) => 1,
-            _ => submit(core, engine, count, thread)?,
-        };
+        let fast = if polls { 0 } else { core.submit_fast(engine, count, thread) };
+        let rest = || submit(core, engine, (fast, count - fast), thread);
+        let consumed = if fast == count { fast } else { rest()? };
         if !polls && consumed != count {
             engine.poll();
             return Ok(consumed as i32);

@@ -47,7 +47,7 @@ programs! {
     interrupted jumps limits listeners loops mapped_buffers messages multishots names newer nonempty
     notices opens order overflow own_memory page_ends parcels pipes poll_at_once polls positions
     priorities provided pulses rarely raw_poll resizes seats sends setup shared streams tags threads
-    timeouts transfers unseen untried
+    timeouts together transfers unseen untried
 }
 
 /// With these variables, which `uringlet run` sets, rings are left to a kernel that allows

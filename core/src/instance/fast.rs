@@ -21,6 +21,7 @@ use crate::router::facts::{self, Facts};
 use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX, TRIED_PARTS};
 use crate::router::{self, Call, KernelScope};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
+use crate::sys;
 use crate::sys::aio::IoEvent;
 
 /// A read or write of one buffer at an offset, without flags and without an eventfd.
@@ -193,6 +194,13 @@ impl Instance {
         let (kind, result) = unsafe { self.transfer_now(sqe) }?;
         self.board.count_tried(kind, result);
         Some(result)
+    }
+
+    /// Have more than this many microseconds passed since `begin`, in ticks of
+    /// [`ticks`](crate::front::ticks)?
+    #[inline]
+    pub fn is_past(&self, begin: u64, us: u64) -> bool {
+        sys::ticks().wrapping_sub(begin) > us * self.board.ticks_per_us()
     }
 
     /// As [`Instance::try_now`], but without counting the request as tried. Also returns its kind.

@@ -1,12 +1,14 @@
-//! A plain read or write that is submitted alone, as most are: its submitter executes it and posts
-//! its completion. It becomes a request only if it would have to wait. A direct transfer in an
-//! event loop becomes a request at once. Its submitter hands that request to the kernel without the
-//! ring's queue. All other entries go the general way (`drive`, `submit`).
+//! Plain reads and writes at the head of the queue, as most are: their submitter executes them one
+//! by one, and posts their completions. A read becomes a request only if it would have to wait. A
+//! direct transfer that an event loop submits alone becomes a request at once. Its submitter hands
+//! that request to the kernel without the ring's queue. All other entries go the general way
+//! (`drive`, `submit`).
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use uringlet::Sqe;
 use uringlet::front::{self, Entry, Instance};
 
 use super::state::{Core, Locked, calls_more};
@@ -14,64 +16,95 @@ use super::types::{Request, Stage, is_in_order};
 use crate::abi::{Cqe, op, setup};
 use crate::memory::Word;
 use crate::prepare::{Fields, Plan, Refused};
+use crate::tuning::TURN_US;
 
 impl Core {
-    /// Submits the next entry for a thread that has entered the ring and submits this one only.
-    /// False: nothing was done, and the caller has to call [`submit`](Self::submit).
-    pub(crate) fn submit_fast(self: &Arc<Self>, engine: &Instance, thread: u32) -> bool {
+    /// Executes the plain transfers at the head of the queue, at most `count`, for a thread that
+    /// has entered the ring. A read that has to wait becomes a request, and is the last one. After
+    /// [`TURN_US`] no other follows, either: writes may wait. Returns the number of entries that
+    /// were submitted. The caller passes the others to [`submit`](Self::submit).
+    pub(crate) fn submit_fast(self: &Arc<Self>, engine: &Instance, count: u32, thread: u32) -> u32 {
+        let most = if count == 1 { 1 } else { self.there(count).1 };
+        let begin = if most == 1 { 0 } else { front::ticks() };
+        let mut submitted = 0;
+        while submitted < most
+            && let Some((head, fields, sqe)) = self.next_transfer()
+        {
+            let (is_vector, write) = (front::has_vector(&sqe), op::is_write(sqe.opcode));
+            if !front::is_tried(sqe.fd, write) {
+                // Direct transfers that are submitted together are handed over together.
+                let entry = Entry { sqe, data: 0, notify: self.notify() };
+                let is_handed = count == 1
+                    && engine.hands_over_single(&entry, write)
+                    && self.submit_direct(engine, thread, (head, &fields), entry);
+                return submitted + u32::from(is_handed);
+            }
+            // A bad vector ends its batch, so it has to be read before.
+            if is_vector && (count > 1 || !self.expects_small_vectors.load(Ordering::Relaxed)) {
+                break;
+            }
+            let mut locked = self.lock();
+            // An eventfd is counted up once for each call, so the call posts its completions
+            // together.
+            let is_next = !locked.state.is_in_front_of(is_in_order(&sqe))
+                && (count == 1 || locked.state.eventfd.is_none())
+                && locked.is_next(head, sqe.opcode);
+            if is_next {
+                locked.begin(head);
+            }
+            if locked.unlock() {
+                self.with(|_| ());
+            }
+            if !is_next {
+                break;
+            }
+            submitted += 1;
+            // SAFETY: the buffers are the request's by the contract of io_uring_enter(2).
+            let result = unsafe { engine.try_now(&sqe) };
+            let locked = match result {
+                Some(res) => {
+                    if is_vector {
+                        self.saw_vector(res);
+                    }
+                    let mut locked = self.lock();
+                    locked.end(Cqe { user_data: fields.user_data(), res, flags: 0 });
+                    locked
+                }
+                None => self.go_on(&fields, thread, None),
+            };
+            self.executes_one_less();
+            self.after_submit(engine, locked.give_back());
+            if result.is_none() || submitted < most && engine.is_past(begin, TURN_US) {
+                break;
+            }
+        }
+        submitted
+    }
+
+    /// The head of the queue, and the number of entries there, at most `count`. A forged tail may
+    /// stand for more entries than the queue has.
+    fn there(&self, count: u32) -> (u32, u32) {
         let head = self.memory.page().sq_head.load(Ordering::Acquire);
         let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
-        if tail == head || self.has(setup::IOPOLL) {
-            return false;
+        (head, count.min(tail.wrapping_sub(head)).min(self.memory.sq_entries()))
+    }
+
+    /// The next entry, if it is a plain transfer, and its position in the queue.
+    #[inline]
+    fn next_transfer(&self) -> Option<(u32, Fields, Sqe)> {
+        let (head, there) = self.there(1);
+        if there == 0 || self.has(setup::IOPOLL) {
+            return None;
         }
-        let Some(fields) = self.memory.sqe(head).map(Fields) else { return false };
-        let Some(sqe) = fields.plain_transfer() else { return false };
-        let (is_vector, write) = (front::has_vector(&sqe), op::is_write(sqe.opcode));
-        if !front::is_tried(sqe.fd, write) {
-            let entry = Entry { sqe, data: 0, notify: self.notify() };
-            return engine.hands_over_single(&entry, write)
-                && self.submit_direct(engine, thread, (head, &fields), entry);
-        }
-        if is_vector && !self.expects_small_vectors.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut locked = self.lock();
-        let is_next =
-            !locked.state.is_in_front_of(is_in_order(&sqe)) && locked.is_next(head, sqe.opcode);
-        if is_next {
-            locked.begin(head);
-        }
-        if locked.unlock() {
-            self.with(|_| ());
-        }
-        if !is_next {
-            return false;
-        }
-        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2).
-        let result = unsafe { engine.try_now(&sqe) };
-        let locked = match result {
-            Some(res) => {
-                if is_vector {
-                    self.saw_vector(res);
-                }
-                let mut locked = self.lock();
-                locked.end(Cqe { user_data: fields.user_data(), res, flags: 0 });
-                locked
-            }
-            None => self.go_on(&fields, thread, None),
-        };
-        self.executes_one_less();
-        self.after_submit(engine, locked.give_back());
-        true
+        let fields = self.memory.sqe(head).map(Fields)?;
+        let sqe = fields.plain_transfer()?;
+        Some((head, fields, sqe))
     }
 
     /// Ends the plain NOPs at the head of the queue, at most `count`. Returns their number.
     /// Programs send NOPs to wake a thread that waits.
     pub(crate) fn submit_nops(self: &Arc<Self>, engine: &Instance, count: u32) -> u32 {
-        let head = self.memory.page().sq_head.load(Ordering::Acquire);
-        let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
-        // A forged tail may stand for more entries than the queue has.
-        let most = count.min(tail.wrapping_sub(head)).min(self.memory.sq_entries());
+        let (head, most) = self.there(count);
         let user_data = |at: u32| {
             let fields = self.memory.sqe(head.wrapping_add(at)).map(Fields)?;
             fields.is_plain_nop().then(|| fields.user_data())
@@ -270,7 +303,7 @@ mod tests {
         /// Submits the entry in the queue. True: it went the fast way.
         fn submit(&self) -> bool {
             let _entered = self.core.entered();
-            let fast = self.core.submit_fast(&self.engine, 1);
+            let fast = self.core.submit_fast(&self.engine, 1, 1) == 1;
             if !fast {
                 assert_eq!(self.core.submit(&self.engine, 1, 1), Ok(1));
             }
@@ -392,6 +425,39 @@ mod tests {
         assert!((0..100).any(|_| is_quiet()));
         let engine = Arc::clone(&ring.engine);
         ring.core.close(&engine);
+    }
+
+    #[test]
+    fn plain_transfers_at_the_head_of_a_batch_end_in_their_submit_in_order() {
+        const NAME: &str = "plain_transfers_at_the_head_of_a_batch_end_in_their_submit_in_order";
+        let (mut ring, file) = (Ring::new(), tempfile::tempfile().unwrap());
+        let (fd, mut read) = (file.as_raw_fd(), [0; 6]);
+        if !goes_fast(&mut ring, |ring| ring.put(fd, 0, b"before")) {
+            println!("SKIPPED {NAME}: the file system is not known to be a local one");
+            return end(&ring, fd);
+        }
+        let before = ring.reap().expect("it has ended").user_data;
+        ring.put(fd, 0, b"first ");
+        ring.put(fd, 0, b"second");
+        ring.put_any(op::READ, fd, 0, (read.as_mut_ptr().expose_provenance(), 6));
+        ring.put(fd, iosqe::ASYNC, b"a fourth");
+        ring.put(fd, 0, b"fifth");
+        {
+            let _entered = ring.core.entered();
+            // The entry with a flag and those behind it become requests.
+            assert_eq!(ring.core.submit_fast(&ring.engine, 5, 1), 3);
+            assert_eq!(ring.core.completions(), 3);
+            assert_eq!(ring.core.submit_fast(&ring.engine, 2, 1), 0);
+            assert_eq!(ring.core.submit(&ring.engine, 2, 1), Ok(2));
+        }
+        assert_eq!(&read, b"second", "the read comes behind the writes");
+        let ends: Vec<_> = (0..5).map(|_| ring.wait()).collect();
+        for (at, result) in (1..).zip([6, 6, 6, 8, 5]) {
+            let ended = ends.iter().find(|end| end.user_data == before + at).expect("one of each");
+            assert_eq!(ended.res, result, "{at}");
+        }
+        assert!(!ring.core.has_requests() && ring.reap().is_none());
+        end(&ring, fd);
     }
 
     #[repr(align(4096))]

@@ -358,7 +358,8 @@ impl Locked<'_> {
 
     /// Lets the submitting thread try a read or a write without the lock. False: the request cannot
     /// be tried, or would overtake a request that the engine has. A write is tried only at the end
-    /// of its batch: it may wait, and later entries must not wait for it.
+    /// of its batch: it may wait, and later entries must not wait for it. (The first entries of a
+    /// batch went another way, `Core::submit_fast`.)
     fn is_tried(&mut self, at: u32) -> bool {
         let key = self.key(at);
         let Plan::Engine(sqe, None) = self.request(at).plan else { return false };
