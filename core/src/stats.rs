@@ -120,7 +120,7 @@ counters! {
     calls_beside,
     /// Calls counted in `calls_beside` whose worker found its CPU busy, and left.
     beside_busy,
-    /// Calls counted in `calls_beside` whose worker had too little to do, and left.
+    /// Calls counted in `calls_beside` whose worker had too little to do, or was sent away.
     beside_idle,
     /// Buffered reads whose pages were not in memory. The device was asked for the pages before a
     /// thread waited for them.

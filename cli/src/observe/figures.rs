@@ -135,7 +135,7 @@ counters! {
     hand_overs handovers "Times that the baton was taken from a blocked holder.",
     calls_beside calls_beside "Times that a worker was called to execute beside a waiter.",
     beside_busy beside_busy "Of these: it found its CPU busy, and left.",
-    beside_idle beside_idle "Of these: it had too little to do, and left.",
+    beside_idle beside_idle "Of these: it had too little to do, or was sent away, and left.",
     reads_ahead reads_ahead "Cached reads whose pages were asked for before a wait.",
     syncs_together syncs_together "Fsyncs done by one call with others of their descriptor.",
     submissions_local submissions_local "Placed requests executed in the submitter's cell.",

@@ -131,10 +131,14 @@ impl Instance {
     }
 
     /// Asks the worker that holds the baton to give it up, and waits as long as a request that does
-    /// not sleep takes. Returns the baton's state after that.
+    /// not sleep takes. Returns the baton's state after that. A worker that executes beside this
+    /// thread is sent away.
     #[cold]
-    fn ask_for_baton(&self) -> View {
-        self.router.waiters.ask_for_baton();
+    fn ask_for_baton(&self, is_beside: bool) -> View {
+        match is_beside {
+            true => self.router.beside.sends_away(),
+            false => self.router.waiters.ask_for_baton(),
+        }
         let begin = sys::ticks();
         loop {
             let view = self.lanes.inline.baton().view();
@@ -175,6 +179,14 @@ impl Instance {
         true
     }
 
+    /// Is a worker beside this thread of no use? This thread waits for every request, and the next
+    /// one is no read: the thread would only look on.
+    fn executes_faster_alone(&self, help: &Help) -> bool {
+        help.min > 1
+            && self.board.must_wait_for_all(help.min)
+            && self.lanes.inline.is_no_read_next(&self.board)
+    }
+
     /// May a waiter execute requests of the pool lane, or of the worker lane?
     fn may_take(&self, help: &Help) -> bool {
         let own = help.unbounded && self.board.must_wait_for_all(help.min);
@@ -193,12 +205,13 @@ impl Instance {
                 router.waiters.one_came();
             }
             let ask = view.is_held() && help.min > 0;
-            if ask && inline.is_held_beside() {
+            let is_beside = ask && inline.is_held_beside();
+            if is_beside && !self.executes_faster_alone(help) {
                 if self.help_beside(help, taker) {
                     return true;
                 }
             } else if ask && inline.has_work_for(help.accepts_hanging) {
-                view = self.ask_for_baton();
+                view = self.ask_for_baton(is_beside);
             }
             if !view.is_held()
                 && let Some(turn) = inline.take_baton()
@@ -302,6 +315,56 @@ mod tests {
     const DEPTH: usize = 8;
     const BLOCK: usize = 64;
 
+    /// A worker holds the baton beside the program again and again. It leaves the baton after a
+    /// request if it has `enough`.
+    fn hold_beside(instance: &Instance, over: &AtomicBool, enough: impl Fn() -> bool) {
+        let inline = &instance.lanes().inline;
+        while !over.load(Ordering::Relaxed) {
+            if let Some(turn) = inline.take_baton() {
+                let enough = &mut |_, _| enough();
+                inline.hold_beside(instance.board(), &instance.router, turn, enough);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends the worker, also if the test fails.
+    struct Ends<'a>(&'a AtomicBool);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_waiter_for_every_write_sends_the_worker_away() {
+        let instance = Instance::new(&Builder::default().entries(DEPTH as u32)).unwrap();
+        instance.leave_alone();
+        let file = tempfile::tempfile().unwrap();
+        let is_sent_away = || instance.router.beside.is_sent_away();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _over = Ends(&over);
+            scope.spawn(|| hold_beside(&instance, &over, is_sent_away));
+            // The worker may have executed all writes before the waiter comes.
+            let rounds = (0..1_000_000).take_while(|_| !is_sent_away()).map(|_| {
+                for at in 0..DEPTH as u64 {
+                    let sqe = Sqe::write(file.as_raw_fd(), &b"eight of"[..], 8 * at);
+                    let entry = Entry { sqe, data: 0, notify: -1 };
+                    // SAFETY: the bytes are constant.
+                    assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+                }
+                let all = DEPTH as u32;
+                without_taker(|taker| instance.wait(all, all, None, None, taker));
+                assert_eq!(instance.reap(all, |cqe| assert_eq!(cqe.res, 8)), all);
+            });
+            rounds.for_each(drop);
+        });
+        assert!(is_sent_away());
+        instance.close();
+    }
+
     /// In each round, reads and appends are submitted one by one, and one wait follows for all of
     /// them, with or without a deadline.
     #[test]
@@ -314,16 +377,8 @@ mod tests {
         let append = std::fs::File::options().append(true).open(log.path()).unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let inline = &instance.lanes().inline;
-                while !over.load(Ordering::Relaxed) {
-                    if let Some(turn) = inline.take_baton() {
-                        let enough = &mut |_, _| false;
-                        inline.hold_beside(instance.board(), &instance.router, turn, enough);
-                    }
-                    std::thread::yield_now();
-                }
-            });
+            let _over = Ends(&over);
+            scope.spawn(|| hold_beside(&instance, &over, || false));
             for round in 0..ROUNDS {
                 let mut buffers = [[0; BLOCK]; DEPTH];
                 let numbers: [[u8; 8]; DEPTH] =
@@ -356,7 +411,6 @@ mod tests {
                 assert_eq!((reaped, seen), (all, [1; DEPTH]));
                 assert!((0..DEPTH).all(|at| at % 4 == 3 || buffers[at] == [7; BLOCK]));
             }
-            over.store(true, Ordering::Relaxed);
         });
         instance.close();
         let written = std::fs::read(log.path()).unwrap();

@@ -261,9 +261,12 @@ impl Instance {
             lanes.inline.hold_beside(board, router, turn, &mut |_, _| {
                 executed = executed.wrapping_add(1);
                 busy = busy || executed.is_multiple_of(BESIDE_ASKS_EVERY) && is_busy();
-                busy
+                busy || router.beside.is_sent_away()
             });
             busy = busy || is_busy();
+            if router.beside.is_sent_away() && lanes.inline.has_work() {
+                board.wake_waiter();
+            }
         }
         let executed = lanes.inline.taken().wrapping_sub(taken);
         match seat.ends(busy, executed, sys::ticks(), rate) {

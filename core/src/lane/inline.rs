@@ -263,8 +263,8 @@ impl InlineLane {
         self.beside.load(Ordering::Relaxed) && self.baton.view().is_held()
     }
 
-    /// Holds the baton on a worker beside the program, while there is enough to do. A waiter does
-    /// not ask for the baton meanwhile, but [takes reads](Self::execute_read).
+    /// Holds the baton on a worker beside the program, while there is enough to do. A waiter
+    /// [takes reads](Self::execute_read) meanwhile, or sends the worker away.
     pub(crate) fn hold_beside(
         &self,
         board: &Board,
@@ -278,6 +278,11 @@ impl InlineLane {
             self.hold(board, router, turn, Executor::Worker, taker, enough);
         });
         self.beside.store(false, Ordering::Relaxed);
+    }
+
+    /// Is there an oldest request that a waiter cannot [take](Self::execute_read) from a holder?
+    pub(crate) fn is_no_read_next(&self, board: &Board) -> bool {
+        self.queue.peek().is_some_and(|slot| !board.slot(slot).is_read())
     }
 
     /// A waiter executes the oldest request, if it is a read, beside the holder of the baton.
@@ -348,11 +353,8 @@ impl InlineLane {
                 Popped::Nothing | Popped::Request(_) => {}
             }
             if let Popped::Request(request) = popped {
-                let next = self.queue.peek();
-                if let Some(next) = next {
-                    // The slot is fetched from the submitter's CPU while this request is executed.
-                    sys::prefetch(board.slot(next));
-                }
+                // The slot is fetched from the submitter's CPU while this request is executed.
+                let next = self.queue.peek().inspect(|&next| sys::prefetch(board.slot(next)));
                 let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(board, request, by, timed, taker);
                 left = (left + earned).min(most);

@@ -3,7 +3,7 @@
 //! called worker come, and on whose CPU? Was it preempted? How much did it execute? There are no
 //! trials: each bad sign begins a pause, and successive pauses grow.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::tuning::{
     BESIDE_AWAY_PART, BESIDE_AWAY_US, BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS, BESIDE_SOON_US,
@@ -98,8 +98,10 @@ pub(crate) struct Beside {
     called: AtomicU64,
     /// The CPU of the thread that called.
     caller: AtomicUsize,
-    /// The pause after a worker had too little to do.
+    /// The pause after a worker had too little to do, or was sent away.
     idle: Pause,
+    /// The waiting thread executes faster without the worker.
+    sent_away: AtomicBool,
 }
 
 impl Beside {
@@ -110,7 +112,8 @@ impl Beside {
 
     fn of(cpus: &'static SpareCpus, at_most: usize) -> Self {
         let (called, caller) = (AtomicU64::new(0), AtomicUsize::new(0));
-        Self { cpus, at_most, called, caller, idle: Pause::new() }
+        let sent_away = AtomicBool::new(false);
+        Self { cpus, at_most, called, caller, idle: Pause::new(), sent_away }
     }
 
     /// Is a worker ever called?
@@ -137,6 +140,17 @@ impl Beside {
         is_due
     }
 
+    /// Asks a worker that executes beside the program to leave.
+    pub(crate) fn sends_away(&self) {
+        self.sent_away.store(true, Ordering::Relaxed);
+    }
+
+    /// Was the worker asked to leave?
+    #[inline]
+    pub(crate) fn is_sent_away(&self) -> bool {
+        self.sent_away.load(Ordering::Relaxed)
+    }
+
     /// The permission for a worker that has come. `None`: no worker was called to execute beside
     /// the program.
     pub(crate) fn comes(&self) -> Option<Seat<'_>> {
@@ -144,6 +158,7 @@ impl Beside {
             return None;
         }
         let called = self.called.swap(0, Ordering::Relaxed);
+        self.sent_away.store(false, Ordering::Relaxed);
         // The seat is made only if a worker was called, because dropping a seat decrements the
         // count.
         (called != 0).then(|| Seat { beside: self, called })
@@ -174,7 +189,7 @@ pub(crate) struct Seat<'a> {
 pub(crate) enum Left {
     /// The worker came late, was preempted, or had the CPU of the thread that called it.
     Busy,
-    /// The worker executed too few requests.
+    /// The worker executed too few requests, or was sent away.
     Idle,
     /// The worker executed enough, and nothing was left to do.
     Done,
@@ -194,7 +209,9 @@ impl Seat<'_> {
             self.beside.cpus.was_busy(now, ticks_per_us);
             return Left::Busy;
         }
-        if executed < BESIDE_PAYS {
+        // The worker is unwanted, however much it has executed.
+        let sent_away = self.beside.sent_away.swap(false, Ordering::Relaxed);
+        if sent_away || executed < BESIDE_PAYS {
             self.beside.idle.begin(now, ticks_per_us);
             return Left::Idle;
         }
@@ -260,6 +277,21 @@ mod tests {
         assert!(beside.is_due(now, || 0));
         assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS - 1, now, 1), Left::Idle);
         assert!(!beside.is_due(now, || 0) && beside.is_due(now + BESIDE_PAUSE_US.0, || 0));
+        let mut later = now + BESIDE_PAUSE_US.0 + BESIDE_SOON_US;
+        assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS, later, 1), Left::Done);
+        for round in 0..3 {
+            assert!(beside.is_due(later, || 0), "{round}");
+            let seat = beside.comes().unwrap();
+            assert!(!beside.is_sent_away(), "{round}");
+            beside.sends_away();
+            assert!(beside.is_sent_away(), "{round}");
+            // It was sent away, however much it has executed. Each pause is longer.
+            assert_eq!(seat.ends(false, 100 * BESIDE_PAYS, later, 1), Left::Idle, "{round}");
+            let pause = BESIDE_PAUSE_US.0 << round;
+            assert!(!beside.is_due(later + pause - 1, || 0), "{round}");
+            later += pause;
+        }
+        assert!(beside.is_due(later, || 0));
         assert!(!Beside::of(&CPUS, 1).is_due(now, || 0), "another context has the CPU");
         assert!(!Beside::of(&CPUS, 0).is_due(now, || 0), "forbidden");
     }
