@@ -60,6 +60,7 @@ fn json_has_the_names_that_programs_rely_on() {
         "c_library",
         "engines",
         "file_systems",
+        "fills_return_stack",
         "kernel",
         "limits",
         "remedies",

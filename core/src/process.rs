@@ -141,13 +141,15 @@ pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
     answer
 }
 
-/// The number of this process; made if there is none yet.
+/// The number of this process; made if there is none yet. Before that, the process decides
+/// whether its system calls fill the return stack.
 pub(crate) fn enter() -> u64 {
     let word = word();
     let now = word.load(Ordering::Acquire) & !OWN_TABLE;
     if now != 0 {
         return now;
     }
+    sys::return_stack::decide();
     let new = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     match word.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {

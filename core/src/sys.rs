@@ -14,7 +14,9 @@ pub(crate) const MAX_RW_COUNT: usize = 0x7fff_f000;
 #[cfg(not(miri))]
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
-        syscalls::raw_syscall!(syscalls::Sysno::$nr $(, $arg)*) as $crate::sys::Ret
+        $crate::sys::return_stack::after_call(
+            syscalls::raw_syscall!(syscalls::Sysno::$nr $(, $arg)*) as $crate::sys::Ret
+        )
     };
 }
 #[cfg(miri)]
@@ -34,6 +36,7 @@ mod files;
 mod memory;
 #[cfg(miri)]
 pub(crate) mod miri;
+pub(crate) mod return_stack;
 mod threads;
 mod waiting;
 

@@ -12,7 +12,7 @@ use uringlet::front::{self, timespec};
 
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
-        syscalls::raw_syscall!(Sysno::$nr $(, $arg)*) as isize
+        uringlet::front::after_call(syscalls::raw_syscall!(Sysno::$nr $(, $arg)*) as isize)
     };
 }
 

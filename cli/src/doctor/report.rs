@@ -46,6 +46,7 @@ impl Report<'_> {
             "version": machine::VERSION,
             "kernel": machine::kernel(),
             "c_library": facts.c_library,
+            "fills_return_stack": facts.fills_return_stack,
             "sandbox": {
                 // 0: no seccomp, 1: strict seccomp, 2: a filter.
                 "seccomp": facts.seccomp,
@@ -71,6 +72,12 @@ impl Report<'_> {
         line("kernel", &machine::kernel());
         line("C library", &facts.c_library);
         line("sandbox", &self.sandbox_text());
+        if facts.fills_return_stack {
+            line(
+                "CPU",
+                "the kernel uses Safe RET, so the return stack is filled after system calls",
+            );
+        }
         text.push_str("\nEngines\n");
         for engine in &self.probe.engines {
             let refused = engine.refusal.as_ref().map(|refusal| format!("refused: {refusal}"));

@@ -33,6 +33,7 @@ pub use crate::process::PerProcess;
 pub use crate::queue::Concern;
 pub use crate::sync::{Guard, Patience, holds_lock, lock, lock_counted};
 pub use crate::sys::aio::IoEvent;
+pub use crate::sys::return_stack::after_call;
 pub use crate::sys::{Uncancelable, in_user_space, ticks};
 pub use crate::threads::timers::{Armed, Expire};
 pub use crate::word::handover::Handover;

@@ -7,6 +7,8 @@ use std::fs::{read_dir, read_to_string};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
+use crate::sys::return_stack;
+
 /// `Seccomp:` in /proc/self/status while a filter is in force (proc_pid_status(5)).
 const SECCOMP_FILTER: u32 = 2;
 /// Bit of CAP_SYS_ADMIN in `CapEff:` (capabilities(7)).
@@ -78,6 +80,9 @@ pub struct MachineFacts {
     /// kernel.io_uring_disabled: 0 allowed, 1 for privileged processes, 2 off. `None` before Linux
     /// 6.6, and if io_uring is not compiled in.
     pub io_uring_disabled: Option<u32>,
+    /// Does the library fill the CPU's return stack after each system call? It does if the
+    /// kernel's returns are replaced by `Safe RET`, which would make the next system call slower.
+    pub fills_return_stack: bool,
     /// Requests of all Linux AIO contexts of the host.
     pub aio: Limit,
     /// Bytes of locked memory of this process.
@@ -108,6 +113,7 @@ impl MachineFacts {
             no_new_privs: number("NoNewPrivs").map(|on| on != 0),
             sys_admin: capabilities.map(|set| set >> CAP_SYS_ADMIN & 1 == 1),
             io_uring_disabled: setting("kernel/io_uring_disabled"),
+            fills_return_stack: return_stack::is_filled(),
             aio: Limit {
                 used: setting("fs/aio-nr"),
                 limit: setting("fs/aio-max-nr"),

@@ -110,6 +110,19 @@ pub(crate) fn openat2(dir: RawFd, path: &CStr, how: &[u64; 3]) -> Ret {
     unsafe { call!(openat2, dir, path.as_ptr(), how.as_ptr(), size_of_val(how)) }
 }
 
+/// The first bytes of a file, as many as `bytes` takes. Does not wait for the writer of a FIFO.
+/// `None`: the file cannot be read.
+pub(crate) fn read_start<'a>(path: &CStr, bytes: &'a mut [u8]) -> Option<&'a [u8]> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    // SAFETY: a path that ends in NUL.
+    let fd = unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    let fd = RawFd::try_from(fd).ok().filter(|&fd| fd >= 0)?;
+    // SAFETY: the buffer is borrowed across the call.
+    let read = unsafe { pread(fd, bytes.as_mut_ptr() as u64, bytes.len(), 0) };
+    close(fd);
+    bytes.get(..usize::try_from(read).ok()?)
+}
+
 pub(crate) fn close(fd: RawFd) -> Ret {
     // SAFETY: closing is what the caller asked for; descriptors are plain numbers here.
     unsafe { call!(close, fd) }
