@@ -191,7 +191,7 @@ pub(crate) fn is_of(ring: usize) -> bool {
     busy().is_some_and(|service| service.is_of(ring))
 }
 
-/// Gives the seat back: the thread that has it no longer waits.
+/// The calling thread no longer waits. If it has the seat (`service/seat.rs`), it gives it up.
 pub(crate) fn rise() {
     if let Some(service) = SERVICE.current() {
         service.seat.leave();

@@ -29,10 +29,11 @@ pub struct Comparison<E> {
     pub best_native: E,
     /// The number of common rounds.
     pub rounds: usize,
-    /// Requests per second, with a 95 % interval. There is no interval after too few rounds.
+    /// uringlet's requests per second, divided by the native engine's, with a 95 % interval. After
+    /// too few rounds there is no interval.
     #[serde(flatten)]
     pub rate: Ratio,
-    /// CPU time per request.
+    /// uringlet's CPU time per request, divided by the native engine's.
     pub cpu: Ratio,
 }
 

@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 use super::CpuSet;
 
-/// The files of one machine. Dropping the `Machine` deletes the files.
+/// The sysfs and procfs files of a made-up machine, in a temporary folder. Dropping the `Machine`
+/// deletes the folder.
 pub(super) struct Machine(TempDir);
 
 /// The CPU topology of a machine: the core, last-level cache and node of each CPU.

@@ -446,8 +446,9 @@ mod tests {
     /// with other programs. A worker would execute the request.
     fn polls(instance: &Instance, set: &mut [libc::pollfd; 3]) -> bool {
         loop {
-            // SAFETY: three entries. If another test has the lock of the list of loops, the call
-            // finds no context of this thread, and sleeps for its whole time.
+            // Another test may have the lock of the list of contexts that event loops drive
+            // (`threads/loops.rs`). Then the call drives none, and may sleep for all 10 ms.
+            // SAFETY: `set` has three entries.
             let ready = unsafe { waits::poll::<NoHooks>(set.as_mut_ptr(), 3, 10) };
             let all = set.iter().filter(|one| one.revents != 0).count();
             assert_eq!((ready, set[0].revents), (all as i32, 0));

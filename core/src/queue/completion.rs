@@ -93,7 +93,7 @@ unsafe impl Zero for Parked {
 
 #[derive(Debug)]
 struct ReaperState {
-    /// Slots of the places before this one were freed.
+    /// The next place in the ring whose slot will be freed. It follows the ring's head.
     released: u32,
 }
 

@@ -150,7 +150,8 @@ unsafe impl Sync for Region {}
 pub struct ContextNow {
     /// The number of the context's place in the region.
     pub place: usize,
-    /// A number that grows with each context that the place has: 1 for the first, 3 for the second.
+    /// Which context of the place this is: 1 for the first, 3 for the second, and so on. Even
+    /// numbers stand for a free place.
     pub generation: u64,
     /// The context's process.
     pub process: ProcessId,

@@ -62,8 +62,8 @@ fn mine() -> Option<&'static Hazard> {
 pub extern "C" fn prepare_readers() {
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
-        // Several threads may call this at the same time, and a sandbox may permit only some of
-        // them.
+        // Several threads may run this at once, and a sandbox may refuse the system call to some of
+        // them. So only a success is stored: no refusal can undo it.
         if sys::membarrier_register() {
             LIGHT.store(true, Ordering::SeqCst);
             FENCE.store(false, Ordering::SeqCst);

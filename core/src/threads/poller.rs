@@ -36,9 +36,9 @@ const RWF_ON_STREAMS: u32 = 0x137;
 pub(crate) enum Untried {
     /// The poller's thread tries them.
     Never,
-    /// This thread will try them, and there are none so far.
+    /// This thread tries them. So far, no transfer was left to it.
     None,
-    /// This thread will try them.
+    /// This thread tries them. At least one transfer was left to it.
     Some,
 }
 

@@ -26,7 +26,7 @@
 //! | `submit` | entries become requests, and chains go on |
 //! | `lock` | how the lock is taken and given back, and mail is read |
 //! | `drive` | what is done without the lock: the engine, tasks |
-//! | `fast` | one plain transfer, submitted alone, without a request |
+//! | `fast` | plain transfers and NOPs at the head of the queue, most without a request |
 //! | `descriptors`, `wait` | threads that poll or close descriptors, and threads that wait |
 //! | `leave` | a ring or a thread ends |
 

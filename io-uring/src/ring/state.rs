@@ -226,9 +226,9 @@ pub(crate) struct Core {
     pub(super) expects_small_vectors: AtomicBool,
     /// Receives were submitted that wait for an event without a first try.
     pub(crate) untried: AtomicBool,
-    /// The program has multishot polls. As in the kernel, each result of a receive is posted before
-    /// later events are taken. A program that gets the event first would take it for that of the
-    /// received data.
+    /// The program has made a multishot poll. As in the kernel, each receive's result is then
+    /// posted before later events are taken. If a later event came first, the program would think
+    /// that it announces the data of that receive.
     pub(super) polls_edges: AtomicBool,
     /// The number of threads that execute what they submit. Changed under the lock.
     pub(super) executing: AtomicU32,
@@ -428,7 +428,8 @@ impl Locked<'_> {
         self.state.asking += 1;
     }
 
-    /// Does this thread have such a task, or is it running one? Then this is a signal handler.
+    /// Has this thread begun a task ([`begin_asking`](Self::begin_asking)) that has not ended? If
+    /// so, the caller is a signal handler that has interrupted this thread.
     pub(super) fn asks_here(&self) -> bool {
         self.state.asking > 0 && self.state.asker == sys::thread_id()
     }

@@ -34,7 +34,7 @@ impl Seat {
         exchange(0).map_or_else(is_its_own, |_| true)
     }
 
-    /// The thread that has the seat no longer sleeps.
+    /// The calling thread no longer sleeps. If it has the seat, it gives it up.
     pub(super) fn leave(&self) {
         let me = sys::thread_id() as u32;
         self.turns.fetch_add(1, Ordering::Relaxed);

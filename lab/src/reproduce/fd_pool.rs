@@ -48,7 +48,7 @@ struct PoolWay {
     published: Option<&'static str>,
 }
 
-/// The ways in the order of the tables.
+/// All ways to execute the requests, in the order of each table's rows.
 const WAYS: [PoolWay; 9] = [
     PoolWay { engine: Engine::Psync, pool: None, published: None },
     PoolWay { engine: Engine::Posixaio, pool: None, published: None },

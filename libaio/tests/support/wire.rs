@@ -44,7 +44,7 @@ pub const NO_FLUSH: u32 = 1 << 5;
 
 pub const ROOT: u64 = 1;
 
-/// A request from the kernel.
+/// A file system request that the kernel sends to the test's server (fuse(4)).
 #[derive(Debug)]
 pub struct Request {
     bytes: Vec<u8>,

@@ -160,8 +160,9 @@ impl KernelLane {
         }
     }
 
-    /// Collects for a thread that was signalled once for completions. If another thread has the
-    /// right to collect, that thread signals this thread once more. True if there were any.
+    /// Collects completions for a thread that is notified of them only once. If another thread has
+    /// the right to collect, that thread sends the notification again when it gives up the right.
+    /// True if completions were collected.
     pub(crate) fn harvest_when_told(&self, board: &Board) -> bool {
         self.in_flight() > 0 && self.harvest_or_be_told(By::Another, board)
     }

@@ -29,8 +29,8 @@ pub struct ListCost {
 /// A completion on a list: owner, number, and result.
 type Item = [u64; 3];
 
-/// Measures each of the three costs for the time `each`: this many threads add batches of 32, while
-/// one thread drains. Keeps `producers + 1` CPUs busy.
+/// Measures the three costs, one after the other, for the duration `each`. Meanwhile `producers`
+/// threads add batches of 32, and one thread drains. Keeps `producers + 1` CPUs busy.
 pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
     let (list, queue) = (CompletionList::<Item>::new(), Mutex::new(Vec::new()));
     list.drain(|_| ());

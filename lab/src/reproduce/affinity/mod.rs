@@ -2,9 +2,9 @@
 //! 2008).
 //!
 //! Three CPUs are chosen independently: one runs the application, one hands requests over to the
-//! kernel, and one completes requests. The counters of each row prove its placement. They tell CPUs
-//! of one cell from CPUs of others. A cell is a NUMA node, the CPUs with a common cache, a core, or
-//! the whole machine.
+//! kernel, and one completes requests. Each row of the tables has counters, which show whether the
+//! requests ran where they should. The counters distinguish cells, not the CPUs in a cell. A cell
+//! is a NUMA node, the CPUs with a common cache, a core, or the whole machine.
 
 mod cycles;
 mod filesystem;
@@ -75,9 +75,9 @@ pub struct Arguments {
 enum What {
     /// One of the 18 placements.
     Placed(Letters, Cpus),
-    /// Free placement, with uringlet's `rq_affinity` at this value.
+    /// The scheduler chooses the CPUs. uringlet's `rq_affinity` has this value.
     Free { rq_affinity: u8 },
-    /// Free placement, with the disk's `queue/rq_affinity` at this value.
+    /// The scheduler chooses the CPUs. The disk's `queue/rq_affinity` has this value.
     Kernel { rq_affinity: u8 },
     /// Small reads, by name.
     Small(&'static str),
