@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::descriptor;
 use crate::process;
 use crate::router::facts::Facts;
-use crate::router::tuning::EVENTFD_TRIES;
+use crate::router::tuning::PREEMPTED_LOOKS;
 use crate::sync::Patience;
 use crate::sys;
 
@@ -159,7 +159,7 @@ impl ProgramEventfd {
     pub(crate) fn end(&self) -> bool {
         self.fd.store(-1, Ordering::SeqCst);
         let mut patience = Patience::default();
-        (0..EVENTFD_TRIES).any(|_| {
+        (0..PREEMPTED_LOOKS / 5).any(|_| {
             let is_over = self.counting.load(Ordering::SeqCst) == 0;
             if !is_over {
                 patience.wait();

@@ -11,6 +11,9 @@ pub(crate) type Ret = isize;
 /// The kernel's maximum for one transfer, in bytes (read(2)).
 pub(crate) const MAX_RW_COUNT: usize = 0x7fff_f000;
 
+/// The maximum number of iovecs that the kernel copies without allocating memory (`UIO_FASTIOV`).
+pub(crate) const IOVECS_KEPT: u32 = 8;
+
 #[cfg(not(miri))]
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {

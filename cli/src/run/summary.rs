@@ -34,7 +34,7 @@ pub fn text(stats: &Snapshot, filters: u64, refused: Option<String>) -> String {
     row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
     row("calls of a worker beside a waiter", count(stats.calls_beside), String::new());
     row("  its CPU was busy", count(stats.beside_busy), String::new());
-    row("  it had too little to do", count(stats.beside_idle), String::new());
+    row("  it brought too little", count(stats.beside_idle), String::new());
     row("reads of pages not in memory", count(stats.reads_ahead), share(stats.reads_ahead, total));
     row("fsyncs done with others", count(stats.syncs_together), String::new());
     row("workers at most", count(stats.workers_max), String::new());

@@ -41,7 +41,6 @@ pub use crate::word::readiness::Readiness;
 
 use crate::descriptor::{self, InTurn};
 use crate::router::facts::{Facts, FileKind, Fresh};
-use crate::router::tuning::SLICE_NS;
 use crate::sqe::{FILE_POSITION, Sqe};
 use crate::{eventfd, exec, own, paths, process, sys, threads};
 
@@ -226,7 +225,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resul
 /// process for such a call.
 pub fn run_soon() {
     if !sys::is_filtered() {
-        sys::shorten_slices(SLICE_NS);
+        sys::shorten_slices();
     }
 }
 

@@ -18,7 +18,7 @@ use crate::eventfd;
 use crate::exec::{self, Tried};
 use crate::request::{CopiedIn, Expect, Kind, Request, Route, Started};
 use crate::router::facts::{self, Facts};
-use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX, TRIED_PARTS};
+use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX};
 use crate::router::{self, Call, KernelScope};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
@@ -182,9 +182,9 @@ impl Instance {
 
     /// Executes the read or the write of an entry now, as io_uring does at issue. `None`: the entry
     /// has to be submitted. It has to wait, or is no plain transfer of at most [`TRIED_MAX`] bytes
-    /// or [`TRIED_PARTS`] buffers. A vector need not be readable. A write may still wait for its
-    /// file's lock, so the caller must hold no lock that other threads need. This is called for a
-    /// write, and for a read at the file position, only if no earlier request waits to be
+    /// or [`sys::IOVECS_KEPT`] buffers. A vector need not be readable. A write may still wait for
+    /// its file's lock, so the caller must hold no lock that other threads need. This is called for
+    /// a write, and for a read at the file position, only if no earlier request waits to be
     /// submitted.
     ///
     /// # Safety
@@ -210,8 +210,8 @@ impl Instance {
     #[inline(always)]
     unsafe fn transfer_now(&self, sqe: &Sqe) -> Option<(Kind, i32)> {
         let (most, opcode) = match sqe.opcode {
-            opcode::READV => (TRIED_PARTS, opcode::READ),
-            opcode::WRITEV => (TRIED_PARTS, opcode::WRITE),
+            opcode::READV => (sys::IOVECS_KEPT, opcode::READ),
+            opcode::WRITEV => (sys::IOVECS_KEPT, opcode::WRITE),
             other => (TRIED_MAX, other),
         };
         let off = if sqe.off == FILE_POSITION { 0 } else { sqe.off };

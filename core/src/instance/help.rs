@@ -13,9 +13,9 @@ use super::Instance;
 use crate::board::{DirectCompletions, Executor};
 use crate::lane::Help;
 use crate::request::Started;
+use crate::router::spare::WaiterLook;
 use crate::router::tuning::{
-    ASK_US, BESIDE_LOOK_US, FAVOUR_US, FAVOURS, HOLDER_SPIN_US, LOOK_EVERY, LOOK_ON_US, NAP_US,
-    TIMED_EVERY,
+    ASK_US, BESIDE_LOOK_US, FAVOUR_US, FAVOURS, HOLDER_SPIN_US, LOOK_ON_US, NAP_US, TIMED_EVERY,
 };
 use crate::router::{Call, KernelScope};
 use crate::sys;
@@ -131,14 +131,10 @@ impl Instance {
     }
 
     /// Asks the worker that holds the baton to give it up, and waits as long as a request that does
-    /// not sleep takes. Returns the baton's state after that. A worker that executes beside this
-    /// thread is sent away.
+    /// not sleep takes. Returns the baton's state after that.
     #[cold]
-    fn ask_for_baton(&self, is_beside: bool) -> View {
-        match is_beside {
-            true => self.router.beside.sends_away(),
-            false => self.router.waiters.ask_for_baton(),
-        }
+    fn ask_for_baton(&self) -> View {
+        self.router.waiters.ask_for_baton();
         let begin = sys::ticks();
         loop {
             let view = self.lanes.inline.baton().view();
@@ -154,20 +150,25 @@ impl Instance {
     /// for completions. False: for a while there were neither reads nor completions, and the worker
     /// still has the baton.
     fn help_beside(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
-        let Self { board, lanes, .. } = self;
-        let (mut begin, before) = (sys::ticks(), taker.taken());
-        let mut seen = 0;
-        while lanes.inline.is_held_beside() {
+        let Self { board, lanes, router, .. } = self;
+        let (begin, before) = (sys::ticks(), taker.taken());
+        let waits_for_all = help.min > 1 && board.must_wait_for_all(help.min);
+        let mut look = WaiterLook { begin, end: begin, waits_for_all, ..WaiterLook::default() };
+        let (mut last, mut seen) = (begin, 0);
+        while lanes.inline.is_held_beside() && !look.sleeps {
             let come = taker.taken() - before + board.completions().available();
             if come >= help.min {
-                return true;
+                break;
             }
             let executed = lanes.inline.execute_read(board, taker);
             let now = sys::ticks();
+            if executed {
+                look.executed += now.wrapping_sub(look.end);
+            }
             if executed || come > seen {
-                (begin, seen) = (now, come);
-            } else if now.wrapping_sub(begin) > HOLDER_SPIN_US.1 * board.ticks_per_us() {
-                return false;
+                (last, seen) = (now, come);
+            } else if now.wrapping_sub(last) > HOLDER_SPIN_US.1 * board.ticks_per_us() {
+                look.sleeps = true;
             } else {
                 // A pause between two looks: each look takes a cache line that the worker writes
                 // to.
@@ -175,16 +176,11 @@ impl Instance {
                     std::hint::spin_loop();
                 }
             }
+            look.end = sys::ticks();
         }
-        true
-    }
-
-    /// Is a worker beside this thread of no use? This thread waits for every request, and the next
-    /// one is no read: the thread would only look on.
-    fn executes_faster_alone(&self, help: &Help) -> bool {
-        help.min > 1
-            && self.board.must_wait_for_all(help.min)
-            && self.lanes.inline.is_no_read_next(&self.board)
+        look.waits_for_all = look.waits_for_all && look.executed == 0;
+        router.beside.looked_on(&look, board.ticks_per_us());
+        !look.sleeps
     }
 
     /// May a waiter execute requests of the pool lane, or of the worker lane?
@@ -205,13 +201,12 @@ impl Instance {
                 router.waiters.one_came();
             }
             let ask = view.is_held() && help.min > 0;
-            let is_beside = ask && inline.is_held_beside();
-            if is_beside && !self.executes_faster_alone(help) {
+            if ask && inline.is_held_beside() {
                 if self.help_beside(help, taker) {
                     return true;
                 }
             } else if ask && inline.has_work_for(help.accepts_hanging) {
-                view = self.ask_for_baton(is_beside);
+                view = self.ask_for_baton();
             }
             if !view.is_held()
                 && let Some(turn) = inline.take_baton()
@@ -219,7 +214,7 @@ impl Instance {
                 let (mut executed, before, mut others) = (0, taker.taken(), 0);
                 let (mut seen, slow) = (before, FAVOUR_US * board.ticks_per_us());
                 inline.hold(board, router, turn, Executor::Waiter, taker, &mut |ticks, taken| {
-                    if taken == seen || executed % LOOK_EVERY == 0 || ticks > slow {
+                    if taken == seen || executed % TIMED_EVERY == 0 || ticks > slow {
                         // The completions that this thread could not take, or that other threads
                         // have posted.
                         others = board.completions().available();
@@ -338,16 +333,23 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_for_every_write_sends_the_worker_away() {
+    fn a_waiter_that_only_looks_on_sends_the_worker_away() {
         let instance = Instance::new(&Builder::default().entries(DEPTH as u32)).unwrap();
         instance.leave_alone();
         let file = tempfile::tempfile().unwrap();
         let is_sent_away = || instance.router.beside.is_sent_away();
         let over = AtomicBool::new(false);
+        // The worker executes one write, and stays until it is sent away.
+        let stays = || {
+            while !is_sent_away() && !over.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            true
+        };
         std::thread::scope(|scope| {
             let _over = Ends(&over);
-            scope.spawn(|| hold_beside(&instance, &over, is_sent_away));
-            // The worker may have executed all writes before the waiter comes.
+            scope.spawn(|| hold_beside(&instance, &over, stays));
+            // The waiter may have executed all writes before the worker comes.
             let rounds = (0..1_000_000).take_while(|_| !is_sent_away()).map(|_| {
                 for at in 0..DEPTH as u64 {
                     let sqe = Sqe::write(file.as_raw_fd(), &b"eight of"[..], 8 * at);

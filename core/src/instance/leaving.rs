@@ -4,7 +4,7 @@
 
 use super::Instance;
 use crate::process;
-use crate::router::tuning::LEAVE_US;
+use crate::router::tuning::SOON_US;
 use crate::sync::holds_lock;
 use crate::sys;
 
@@ -33,7 +33,7 @@ impl Instance {
                 (left, since) = (now, sys::ticks());
             }
             let passed = sys::ticks().wrapping_sub(since);
-            if now == 0 || is_left || passed > LEAVE_US * self.board.ticks_per_us() {
+            if now == 0 || is_left || passed > SOON_US / 10 * self.board.ticks_per_us() {
                 return;
             }
             Self::give_others_time(&mut waits);

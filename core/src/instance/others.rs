@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::Instance;
 use crate::board::DirectCompletions;
 use crate::lane::Help;
-use crate::router::tuning::{LOOKS, NAP_US, PERHAPS_US, SOON_US, STUCK_US, WORKERS_MAX};
+use crate::router::tuning::{HOLDER_SPIN_US, LOOKS, NAP_US, PERHAPS_US, SOON_US, WORKERS_MAX};
 use crate::sync::fence_behind_exchange;
 use crate::sys;
 
@@ -96,7 +96,7 @@ impl Instance {
             // A holder without queued requests is not stuck: it spins for more.
             if !now.is_stuck_since(seen) || !inline.has_work_for(help.accepts_hanging) {
                 (seen, since) = (now, sys::ticks());
-            } else if sys::ticks().wrapping_sub(since) > STUCK_US * board.ticks_per_us() {
+            } else if sys::ticks().wrapping_sub(since) > HOLDER_SPIN_US.1 * board.ticks_per_us() {
                 inline.steal(board, self.router.waiters.come(), now);
             }
             if !self.lanes.kernel.is_idle() && self.help_kernel(help, taker) {

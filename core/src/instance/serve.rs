@@ -22,7 +22,7 @@ use crate::request::{Expect, Kind, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::spare::{Left, Seat};
 use crate::router::tuning::{
-    BESIDE_ASKS_EVERY, BESIDE_WINDOW_US, HOLDER_SPIN_US, QUIET_TICKS, REFUSE_TICKS, STARVED_TICKS,
+    BESIDE_SOON_US, HOLDER_SPIN_US, QUIET_TICKS, REFUSE_TICKS, SELDOM_EVERY, STARVED_TICKS,
 };
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
@@ -220,7 +220,7 @@ impl Instance {
     /// A worker takes the baton, if it is free, and executes inline requests with it.
     fn take_turn(&self) {
         let Self { board, lanes, router, .. } = self;
-        if let Some(seat) = router.beside.comes() {
+        if let Some(seat) = router.beside.comes(sys::ticks) {
             self.hold_beside(seat);
         } else if let Some(turn) = lanes.inline.take_baton() {
             if sys::cpus() > 1 {
@@ -250,17 +250,17 @@ impl Instance {
             // A thread that has slept in a request was away because of that request.
             let preempted = this.preemptions > last.preemptions && this.sleeps == last.sleeps;
             let all_us = now.0.wrapping_sub(before.0) / rate;
-            if all_us > BESIDE_WINDOW_US {
+            if all_us > BESIDE_SOON_US {
                 before = now;
             }
             preempted && router::spare::was_away(all_us, this.cpu_us - last.cpu_us)
         };
         let mut busy = in_the_way;
         if !in_the_way && let Some(turn) = self.take_baton_within(HOLDER_SPIN_US.1 * rate) {
-            let mut executed = 0u32;
+            let mut executed = 0u64;
             lanes.inline.hold_beside(board, router, turn, &mut |_, _| {
                 executed = executed.wrapping_add(1);
-                busy = busy || executed.is_multiple_of(BESIDE_ASKS_EVERY) && is_busy();
+                busy = busy || executed.is_multiple_of(SELDOM_EVERY) && is_busy();
                 busy || router.beside.is_sent_away()
             });
             busy = busy || is_busy();

@@ -7,7 +7,7 @@ use super::{Help, Lane, Progress, Stuck, Withdraw, run, withdraw_from};
 use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::queue::IndexRing;
 use crate::router::Call;
-use crate::router::tuning::{COPIERS_MAX, FAVOUR_US, FAVOURS, LOOK_EVERY};
+use crate::router::tuning::{COPIERS_MAX, FAVOUR_US, FAVOURS, TIMED_EVERY};
 use crate::sys;
 
 /// The queue of the copy lane, and the threads that work on it.
@@ -73,7 +73,7 @@ impl CopyLane {
             let slow = ticks > FAVOUR_US * board.ticks_per_us();
             // The count of completions is on a cache line that workers write to, so it is read
             // seldom.
-            let look = executed % LOOK_EVERY == 0 && help.max < u32::MAX;
+            let look = executed % TIMED_EVERY == 0 && help.max < u32::MAX;
             let available = if look { board.completions().available() } else { 0 };
             if slow || executed >= FAVOURS || taken + available >= help.max {
                 break;

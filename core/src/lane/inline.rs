@@ -280,11 +280,6 @@ impl InlineLane {
         self.beside.store(false, Ordering::Relaxed);
     }
 
-    /// Is there an oldest request that a waiter cannot [take](Self::execute_read) from a holder?
-    pub(crate) fn is_no_read_next(&self, board: &Board) -> bool {
-        self.queue.peek().is_some_and(|slot| !board.slot(slot).is_read())
-    }
-
     /// A waiter executes the oldest request, if it is a read, beside the holder of the baton.
     /// Nothing depends on the order of reads. False: the waiter has executed nothing.
     pub(crate) fn execute_read(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {

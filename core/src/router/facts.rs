@@ -12,8 +12,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::tuning::{
-    COPIED_PER_US, QUICK_SYNC_US, SLEPT_DIRECT_US, SLEPT_READ_US, SUBMIT_AGAIN_EVERY, TICK,
-    TIMED_EVERY,
+    COPIED_PER_US, QUICK_SYNC_US, SELDOM_EVERY, SLEPT_DIRECT_US, SLEPT_READ_US, TICK, TIMED_EVERY,
 };
 
 /// The kind of file behind a descriptor.
@@ -281,7 +280,7 @@ impl Facts {
     #[inline]
     pub(crate) fn submit_blocks(self, write: bool, now: u64) -> bool {
         let counts = self.0 >> SLOW_SHIFT[usize::from(write)] & 3;
-        counts == 3 && !now.is_multiple_of(SUBMIT_AGAIN_EVERY)
+        counts == 3 && !now.is_multiple_of(SELDOM_EVERY)
     }
 
     /// Did the last fsyncs wait for nothing, and does the file system keep the file in memory only?

@@ -1,12 +1,14 @@
 //! May a worker execute queued requests beside the program's own thread? Yes, while a CPU is idle
 //! and the worker has enough to do. The answer uses facts that are known anyway. How soon did a
-//! called worker come, and on whose CPU? Was it preempted? How much did it execute? There are no
-//! trials: each bad sign begins a pause, and successive pauses grow.
+//! called worker come, and on whose CPU? Was it preempted? How much did it execute? Does the
+//! program's thread do anything meanwhile? There are no trials: each bad sign begins a pause, and
+//! successive pauses grow.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::tuning::{
-    BESIDE_AWAY_PART, BESIDE_AWAY_US, BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS, BESIDE_SOON_US,
+    BESIDE_AWAY_PART, BESIDE_LATE_US, BESIDE_LOOKS_ON, BESIDE_PAUSE_US, BESIDE_PAYS,
+    BESIDE_SOON_US, TICK,
 };
 
 /// A time in which no worker is called, in ticks.
@@ -85,7 +87,7 @@ impl SpareCpus {
 /// host takes a virtual CPU away: nobody else in this machine needs the CPU then.
 pub(crate) fn was_away(all_us: u64, cpu_us: u64) -> bool {
     let away = all_us.saturating_sub(cpu_us);
-    away > BESIDE_AWAY_US && away > all_us / BESIDE_AWAY_PART
+    away > TICK.as_micros() as u64 && away > all_us / BESIDE_AWAY_PART
 }
 
 /// What one context knows about workers that execute beside the program.
@@ -100,8 +102,39 @@ pub(crate) struct Beside {
     caller: AtomicUsize,
     /// The pause after a worker had too little to do, or was sent away.
     idle: Pause,
-    /// The waiting thread executes faster without the worker.
+    /// The waiting thread executes as fast without the worker.
     sent_away: AtomicBool,
+    shares: Shares,
+}
+
+/// What the waiting thread does with its time while workers are beside it, in ticks. The fields
+/// have a cache line of their own: the waiting thread writes to them with each look.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Shares {
+    /// The time from which on the thread's time is counted.
+    since: AtomicU64,
+    /// For how long the thread has looked on since then.
+    looked_on: AtomicU64,
+    /// The end of the last look, or the time when the worker came.
+    last: AtomicU64,
+    /// The thread has slept after the last look.
+    slept: AtomicBool,
+}
+
+/// A look of a waiting thread for completions of the worker beside it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WaiterLook {
+    /// The time in ticks.
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    /// For how many ticks the thread has executed requests meanwhile.
+    pub(crate) executed: u64,
+    /// The thread found nothing, and sleeps next.
+    pub(crate) sleeps: bool,
+    /// The thread waits for every request, so it does nothing else while there are any. The time
+    /// before the look counts, too: the worker had nothing to do.
+    pub(crate) waits_for_all: bool,
 }
 
 impl Beside {
@@ -112,8 +145,8 @@ impl Beside {
 
     fn of(cpus: &'static SpareCpus, at_most: usize) -> Self {
         let (called, caller) = (AtomicU64::new(0), AtomicUsize::new(0));
-        let sent_away = AtomicBool::new(false);
-        Self { cpus, at_most, called, caller, idle: Pause::new(), sent_away }
+        let (idle, sent_away) = (Pause::new(), AtomicBool::new(false));
+        Self { cpus, at_most, called, caller, idle, sent_away, shares: Shares::default() }
     }
 
     /// Is a worker ever called?
@@ -145,6 +178,30 @@ impl Beside {
         self.sent_away.store(true, Ordering::Relaxed);
     }
 
+    /// The waiting thread has looked for completions. A thread that looks on for most of its time
+    /// would execute as fast alone, with half of the CPU time. So the worker is sent away.
+    pub(crate) fn looked_on(&self, look: &WaiterLook, ticks_per_us: u64) {
+        let shares = &self.shares;
+        // Looks of other threads at the same time count once. If two are noted at once, one of them
+        // may be lost, which does not matter.
+        let last = shares.last.load(Ordering::Relaxed);
+        let goes_on = look.waits_for_all || shares.slept.load(Ordering::Relaxed);
+        let begin = if goes_on { last } else { last.max(look.begin) };
+        let looked_on = look.end.saturating_sub(begin).saturating_sub(look.executed);
+        let looked_on = shares.looked_on.load(Ordering::Relaxed) + looked_on;
+        let all = look.end.saturating_sub(shares.since.load(Ordering::Relaxed));
+        let is_judged = all > BESIDE_PAUSE_US.0 / 4 * ticks_per_us;
+        if is_judged && looked_on * BESIDE_LOOKS_ON.1 > all * BESIDE_LOOKS_ON.0 {
+            self.sends_away();
+        }
+        if is_judged {
+            shares.since.store(look.end, Ordering::Relaxed);
+        }
+        shares.looked_on.store(if is_judged { 0 } else { looked_on }, Ordering::Relaxed);
+        shares.last.store(look.end, Ordering::Relaxed);
+        shares.slept.store(look.sleeps, Ordering::Relaxed);
+    }
+
     /// Was the worker asked to leave?
     #[inline]
     pub(crate) fn is_sent_away(&self) -> bool {
@@ -153,15 +210,26 @@ impl Beside {
 
     /// The permission for a worker that has come. `None`: no worker was called to execute beside
     /// the program.
-    pub(crate) fn comes(&self) -> Option<Seat<'_>> {
+    pub(crate) fn comes(&self, now: impl Fn() -> u64) -> Option<Seat<'_>> {
         if self.called.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let called = self.called.swap(0, Ordering::Relaxed);
-        self.sent_away.store(false, Ordering::Relaxed);
         // The seat is made only if a worker was called, because dropping a seat decrements the
         // count.
-        (called != 0).then(|| Seat { beside: self, called })
+        (called != 0).then(|| {
+            self.sent_away.store(false, Ordering::Relaxed);
+            // The time without a worker does not count. What was counted before does: one stay may
+            // be too short to be judged.
+            let Shares { since, last, slept, .. } = &self.shares;
+            let counted =
+                last.load(Ordering::Relaxed).saturating_sub(since.load(Ordering::Relaxed));
+            let now = now();
+            since.store(now.saturating_sub(counted), Ordering::Relaxed);
+            last.store(now, Ordering::Relaxed);
+            slept.store(false, Ordering::Relaxed);
+            Seat { beside: self, called }
+        })
     }
 }
 
@@ -228,7 +296,7 @@ impl Drop for Seat<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Beside, Left, Pause, SpareCpus, was_away};
+    use super::{Beside, Left, Pause, SpareCpus, WaiterLook, was_away};
     use crate::router::tuning::{BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS, BESIDE_SOON_US};
 
     #[test]
@@ -271,17 +339,17 @@ mod tests {
     fn a_worker_with_too_little_to_do_is_not_called_for_a_while() {
         static CPUS: SpareCpus = SpareCpus::new();
         let (beside, now) = (Beside::of(&CPUS, 1), 1_000_000_000);
-        assert!(beside.comes().is_none(), "none was called");
+        assert!(beside.comes(|| 0).is_none(), "none was called");
         assert!(beside.is_due(now, || 0) && !beside.is_due(now, || 0), "it is on its way");
-        assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
+        assert_eq!(beside.comes(|| 0).unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
         assert!(beside.is_due(now, || 0));
-        assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS - 1, now, 1), Left::Idle);
+        assert_eq!(beside.comes(|| 0).unwrap().ends(false, BESIDE_PAYS - 1, now, 1), Left::Idle);
         assert!(!beside.is_due(now, || 0) && beside.is_due(now + BESIDE_PAUSE_US.0, || 0));
         let mut later = now + BESIDE_PAUSE_US.0 + BESIDE_SOON_US;
-        assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS, later, 1), Left::Done);
+        assert_eq!(beside.comes(|| 0).unwrap().ends(false, BESIDE_PAYS, later, 1), Left::Done);
         for round in 0..3 {
             assert!(beside.is_due(later, || 0), "{round}");
-            let seat = beside.comes().unwrap();
+            let seat = beside.comes(|| 0).unwrap();
             assert!(!beside.is_sent_away(), "{round}");
             beside.sends_away();
             assert!(beside.is_sent_away(), "{round}");
@@ -296,13 +364,88 @@ mod tests {
         assert!(!Beside::of(&CPUS, 0).is_due(now, || 0), "forbidden");
     }
 
+    /// After how many microseconds is the worker sent away, if the thread works for some
+    /// microseconds, looks, and so on? `stay`: the worker leaves after as many rounds, and another
+    /// one comes an hour later. `None`: it is not sent away within ten milliseconds.
+    fn sent_away_after((works, looks): (u64, u64), stay: usize, look: WaiterLook) -> Option<u64> {
+        static CPUS: SpareCpus = SpareCpus::new();
+        let beside = Beside::of(&CPUS, usize::MAX);
+        let (mut now, mut spent) = (1_000_000_000, 0);
+        for round in 0..10_000 / (works + looks) as usize {
+            if round.is_multiple_of(stay) {
+                now += 3_600_000_000;
+                assert!(beside.is_due(now, || 0));
+                assert!(beside.comes(|| now).is_some());
+            }
+            let (begin, end) = (now + works, now + works + looks);
+            beside.looked_on(&WaiterLook { begin, end, ..look }, 1);
+            (now, spent) = (end, spent + works + looks);
+            if beside.is_sent_away() {
+                assert!(beside.is_due(now, || 0) && beside.comes(|| now).is_some());
+                assert!(!beside.is_sent_away(), "the next one is judged anew");
+                return Some(spent);
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_worker_beside_a_thread_that_only_looks_on_is_sent_away() {
+        let (look, stays) = (WaiterLook::default(), usize::MAX);
+        let soon = |after: Option<u64>| after.is_some_and(|us| us <= BESIDE_PAUSE_US.0);
+        for (works, looks) in [(0, 1), (1, 9), (3, 7), (30, 70), (0, 400)] {
+            for stay in [1, 2, 5, stays] {
+                assert!(
+                    soon(sent_away_after((works, looks), stay, look)),
+                    "{works} {looks} {stay}"
+                );
+            }
+        }
+        for (works, looks) in [(1, 0), (4, 6), (6, 4), (40, 60), (500, 260), (900, 400)] {
+            for stay in [1, 2, 5, stays] {
+                assert_eq!(sent_away_after((works, looks), stay, look), None, "{works} {looks}");
+            }
+        }
+    }
+
+    #[test]
+    fn looking_on_is_waiting_for_all_and_sleeping_and_not_executing() {
+        let (times, stays) = ((6, 4), usize::MAX);
+        let is_away = |look| sent_away_after(times, stays, look).is_some();
+        assert!(!is_away(WaiterLook::default()));
+        assert!(is_away(WaiterLook { waits_for_all: true, ..WaiterLook::default() }));
+        assert!(is_away(WaiterLook { sleeps: true, ..WaiterLook::default() }));
+        let executes = |executed| {
+            sent_away_after((1, 9), stays, WaiterLook { executed, ..WaiterLook::default() })
+        };
+        assert!(executes(1).is_some() && executes(4).is_none());
+    }
+
+    #[test]
+    fn threads_that_look_at_the_same_time_count_once() {
+        static CPUS: SpareCpus = SpareCpus::new();
+        let (beside, mut now) = (Beside::of(&CPUS, 1), 1_000_000_000);
+        assert!(beside.is_due(now, || 0) && beside.comes(|| now).is_some());
+        for _ in 0..1_000 {
+            // Each of four threads looks for the same half of the time.
+            for _ in 0..4 {
+                beside.looked_on(
+                    &WaiterLook { begin: now + 5, end: now + 10, ..WaiterLook::default() },
+                    1,
+                );
+            }
+            now += 10;
+        }
+        assert!(!beside.is_sent_away());
+    }
+
     #[test]
     fn while_no_cpu_is_spare_no_context_calls_a_worker() {
         static CPUS: SpareCpus = SpareCpus::new();
         let contexts = [(); 2].map(|()| Beside::of(&CPUS, 2));
         let mut now = 1_000_000_000;
         assert!(contexts[0].is_due(now, || 0));
-        let seat = contexts[0].comes().unwrap();
+        let seat = contexts[0].comes(|| 0).unwrap();
         assert!(
             !seat.is_in_the_way(now + BESIDE_LATE_US, 1, 1)
                 && seat.is_in_the_way(now + BESIDE_LATE_US + 1, 1, 1)
@@ -313,7 +456,7 @@ mod tests {
         now += BESIDE_PAUSE_US.0;
         assert!(contexts[1].is_due(now, || 0));
         CPUS.was_busy(now, 1);
-        assert_eq!(contexts[1].comes().unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
+        assert_eq!(contexts[1].comes(|| 0).unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
         assert!(contexts.iter().all(|beside| !beside.is_due(now + BESIDE_PAUSE_US.0, || 0)));
         assert!(contexts.iter().all(|beside| beside.is_due(now + 2 * BESIDE_PAUSE_US.0, || 0)));
     }

@@ -28,12 +28,14 @@ pub(crate) const TRY_SLOW_US: u64 = 100;
 // How often things are checked.
 
 /// One in this many inline requests is timed: a time stamp costs 10 ns. If the hints about a
-/// descriptor are doubtful, one in this many timed transfers has the kernel asked again.
+/// descriptor are doubtful, one in this many timed transfers has the kernel asked again. A waiter
+/// that executes requests checks as often for completions of other threads.
 pub(crate) const TIMED_EVERY: u64 = 8;
 /// Batches for the kernel between two checks of the descriptor's flags.
 pub(crate) const FRESH_EVERY: u32 = 64;
-/// A slow hand-over is tried again after about this many requests.
-pub(crate) const SUBMIT_AGAIN_EVERY: u64 = 256;
+/// What is seldom asked: after about this many requests, a slow hand-over is tried again, and a
+/// worker beside the program checks whether it was preempted.
+pub(crate) const SELDOM_EVERY: u64 = 256;
 
 // Sizes of requests and buffers, in bytes, and the number of threads for large requests.
 
@@ -50,11 +52,8 @@ pub(crate) const COPIERS_MAX: usize = 4;
 
 /// A waiter that has enough completions goes on until it has executed this many requests in all. It
 /// stops earlier, after a request that took this long (the second constant).
-pub(crate) const FAVOURS: u32 = 32;
+pub(crate) const FAVOURS: u64 = 32;
 pub(crate) const FAVOUR_US: u64 = 10;
-/// A waiter that executes requests checks for completions of other threads once in this many
-/// requests.
-pub(crate) const LOOK_EVERY: u32 = 8;
 /// A waiter waits this long for a worker to give it the baton.
 pub(crate) const ASK_US: u64 = 5;
 /// The first and the longest nap of a waiter while another thread holds the baton. Each nap of a
@@ -63,12 +62,12 @@ pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// The total time that a poll waits for requests that are known not to sleep: their threads may be
 /// preempted, on a busy machine for more than 0.1 s. A submitter that finds no free slot waits a
 /// tenth of this time. Meanwhile, other threads may take the numbers of cancelled requests out of
-/// queues, and free slots.
+/// queues, and free slots. A process that exits or executes another program waits a tenth of this
+/// time for one request of such a kind. If the calling thread is in a signal handler, it may have
+/// interrupted itself in the request, which cannot end then.
 pub(crate) const SOON_US: u64 = 1_000_000;
 /// The total time that a poll waits for requests that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
-/// A holder of the baton that is in one request for this long loses the baton to a poll.
-pub(crate) const STUCK_US: u64 = 20;
 /// A poll checks this many times before it naps.
 pub(crate) const LOOKS: u32 = 400;
 /// The time that a poll waits for requests that another CPU executes, if the context has a
@@ -123,7 +122,8 @@ pub(crate) const IDLE_SPIN_US_MAX: u64 = 40;
 /// How long a worker spins for more work before it gives the baton back. The first value is the
 /// least time after a worker had to be called, and the second is the maximum. A spin without work
 /// halves the time, down to 0. A waiter waits as long as the second value for completions of a
-/// worker beside it, before it sleeps. Such a worker waits as long for the baton.
+/// worker beside it, before it sleeps. Such a worker waits as long for the baton. A holder that is
+/// in one request for longer loses the baton to a poll.
 pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 
 // Transfers by the submitter.
@@ -132,16 +132,6 @@ pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 /// through io_uring's ABI. An event loop hands over reads up to this length that may sleep: the
 /// kernel copies what is in memory at once. A copy of 64 KiB takes some 7 us.
 pub(crate) const TRIED_MAX: u32 = 64 << 10;
-
-/// The maximum number of buffers of a vector that is tried when it is issued. The kernel copies
-/// this many iovecs without allocating memory.
-pub(crate) const TRIED_PARTS: u32 = 8;
-
-// Eventfds.
-
-/// Before a context closes its eventfd, it checks at most this often whether a thread is counting
-/// the eventfd up. All checks together take some 0.1 s, and counting takes a microsecond.
-pub(crate) const EVENTFD_TRIES: u32 = 2_000;
 
 // Handing over to the kernel.
 
@@ -165,17 +155,11 @@ pub(crate) const BESIDE_PAYS: u64 = 32;
 /// A worker that takes longer to come found no idle CPU. On an idle one it comes within 20 to 100
 /// us; on a virtual CPU that the host has to bring back first, within 2 ms.
 pub(crate) const BESIDE_LATE_US: u64 = 2_000;
-/// A preempted worker that was away for less than this still has an idle CPU. A thread that shares
-/// its CPU has the CPU for some milliseconds at a time.
-pub(crate) const BESIDE_AWAY_US: u64 = 1_000;
-/// A preempted worker that was away for a smaller part of its time than one in this many still has
-/// an idle CPU. Hosts take a tenth of the time of a virtual CPU. A thread that shares its CPU is
-/// away for half of the time.
+/// A preempted worker still has an idle CPU if it was away for a smaller part of its time than one
+/// in this many, or for less than a [`TICK`]. Hosts take a tenth of the time of a virtual CPU. A
+/// thread that shares its CPU has the CPU for some milliseconds at a time, and is away for half of
+/// the time.
 pub(crate) const BESIDE_AWAY_PART: u64 = 3;
-/// A worker's time away is counted anew after this long.
-pub(crate) const BESIDE_WINDOW_US: u64 = 8_000;
-/// A worker checks after this many requests whether it was preempted.
-pub(crate) const BESIDE_ASKS_EVERY: u32 = 256;
 /// How long a worker spins for more work before it leaves: at most, and for each request that it
 /// has executed. The program's thread is preempted for 20 to 50 us at a time, for instance by a
 /// watchdog's check. Calling the worker again takes as long. A worker that spins for most of the
@@ -184,8 +168,14 @@ pub(crate) const BESIDE_SPIN_US: [u64; 2] = [50, 2];
 /// No worker is called for this long after a sign that no CPU is idle, or that a worker has too
 /// little to do: the first pause, and the maximum.
 pub(crate) const BESIDE_PAUSE_US: (u64, u64) = (1_000, 1_000_000);
-/// A pause that begins this soon after the last one is longer than the last one.
+/// A pause that begins this soon after the last one is longer than the last one. A worker's time
+/// away from its CPU is counted anew after as long.
 pub(crate) const BESIDE_SOON_US: u64 = 10_000;
+/// A waiter that looks on for a larger part of its time than this sends the worker beside it away.
+/// With less, the worker brings a third (fio, which looks on for 0.4 of its time). A program that
+/// does nothing but wait looks on for 0.75 to 0.95, and has the same rate alone. Each judgement is
+/// about a quarter of the shortest pause.
+pub(crate) const BESIDE_LOOKS_ON: (u64, u64) = (2, 3);
 /// A waiter checks once in this time for completions of a worker beside it.
 pub(crate) const BESIDE_LOOK_US: u64 = 1;
 
@@ -207,11 +197,13 @@ pub(crate) const TAKEN_MAX: u32 = 64;
 
 /// The time between two checks of a context. A holder is stuck if it is in the same request in two
 /// checks. A cached write that takes longer counts as slow: such writes come in bursts, with the
-/// file's lock held, for which other threads would only wait. A thread that may have missed
-/// something checks again after this time. It may have missed requests that ended elsewhere, a
-/// second completion of the kernel, or the last requests of a context that is being closed. A
-/// real-time thread sleeps for a [`MOMENT`] if its polls have found nothing for this long, without
-/// a pause of this length between two polls.
+/// file's lock held, for which other threads would only wait. A worker beside the program that was
+/// off its CPU for less still has an idle CPU.
+///
+/// A thread that may have missed something checks again after this time. It may have missed
+/// requests that ended elsewhere, a second completion of the kernel, or the last requests of a
+/// context that is being closed. A real-time thread sleeps for a [`MOMENT`] if its polls have found
+/// nothing for this long, without a pause of this length between two polls.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// The time between two checks while requests only pass through the kernel. It applies once
 /// [`CALM_LOOKS`] checks in a row have found no other requests. One check takes 10 to 15 us of CPU
@@ -254,14 +246,11 @@ pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 // Cancelling and closing.
 
 /// A thread that cancels a request checks this many times whether the thread that has the request
-/// has gone on with it. Even a thread that is preempted between two steps has gone on by then.
+/// has gone on with it. Even a thread that is preempted between two steps has gone on by then. A
+/// context that closes its eventfd checks a fifth as often (0.1 s) for a thread that counts the
+/// eventfd up.
 pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 
-/// The longest wait for one request before the process exits or executes another program. Only
-/// requests that other threads execute, and that are known not to sleep, are waited for. If the
-/// calling thread is in a signal handler, it may have interrupted itself in such a request, which
-/// cannot end then.
-pub(crate) const LEAVE_US: u64 = 100_000;
 /// After this time, a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);
 /// The naps of a thread that waits for [`BEGUN`]: this many short naps, and then naps of one
@@ -270,11 +259,3 @@ pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20))
 /// After this time a context that is being destroyed checks again. So does the poller, if epoll(7)
 /// fails, or cannot watch a stream.
 pub(crate) const LATER: Duration = Duration::from_millis(10);
-
-/// The slice of a CPU for the thread that waits for polls of rings, in nanoseconds: the shortest
-/// that Linux gives. With this slice, the thread runs at once if it is woken on the CPU of a busy
-/// thread. The measurement was 3,000 reads of a pipe through a ring whose program was busy. Without
-/// the slice, 30 of them took longer than 0.9 ms, and with it one did. Workers are slower with it:
-/// fsyncs at depth 8 had 0.83 of their rate, and so had cold reads at depth 32. The thread of
-/// timeouts gains nothing.
-pub(crate) const SLICE_NS: u64 = 100_000;

@@ -218,12 +218,18 @@ pub(crate) fn is_filtered() -> bool {
     unsafe { call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) as i32 > 0 }
 }
 
-/// Gives the calling thread time slices of this length. Threads that it starts do not inherit them.
-/// With shorter slices than others, a thread has an earlier deadline, so it runs soon after it is
-/// woken. Its share of the CPU stays the same (sched_setattr(2), Linux 6.12). Earlier kernels
-/// ignore the slice. A thread of another policy than the usual one, or of a higher priority, is
-/// left alone.
-pub(crate) fn shorten_slices(nanoseconds: u64) {
+/// Gives the calling thread the shortest time slices that Linux has. Threads that it starts do not
+/// inherit them. With shorter slices than others, a thread has an earlier deadline, so it runs soon
+/// after it is woken, also on the CPU of a busy thread. Its share of the CPU stays the same
+/// (sched_setattr(2), Linux 6.12). Earlier kernels ignore the slice. A thread of another policy
+/// than the usual one, or of a higher priority, is left alone.
+///
+/// This was measured for the thread that waits for polls of rings, with 3,000 reads of a pipe
+/// through a ring whose program was busy. Without the slice, 30 of them took longer than 0.9 ms,
+/// and with it one did. Workers are slower with it: fsyncs at depth 8 had 0.83 of their rate, and
+/// so had cold reads at depth 32. The thread of timeouts gains nothing.
+pub(crate) fn shorten_slices() {
+    const NANOSECONDS: u64 = 100_000;
     /// The threads that it starts do not inherit the slice, nor a higher priority.
     const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
     /// `struct sched_attr`, in its first version.
@@ -246,7 +252,7 @@ pub(crate) fn shorten_slices(nanoseconds: u64) {
     if known < 0 || attributes.policy != libc::SCHED_OTHER as u32 || attributes.nice < 0 {
         return;
     }
-    (attributes.size, attributes.runtime) = (len as u32, nanoseconds);
+    (attributes.size, attributes.runtime) = (len as u32, NANOSECONDS);
     attributes.flags |= SCHED_FLAG_RESET_ON_FORK;
     // SAFETY: attributes that live through the call.
     unsafe { call!(sched_setattr, 0, &raw const attributes, 0) };
