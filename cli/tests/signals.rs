@@ -147,6 +147,35 @@ fn every_signal_reaches_the_program_as_it_was_sent() {
     assert_eq!(told(Program::start(under_run().arg(&program))), natively);
 }
 
+/// Waits for a signal for a moment, and fails if something else ends the wait.
+const WAITS: &str = r#"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+int main(void) {
+    sigset_t all;
+    struct timespec moment = { 0, 20000000 };
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, 0);
+    if (sigtimedwait(&all, 0, &moment) == -1 && errno == EAGAIN) return 0;
+    perror("sigtimedwait");
+    return 1;
+}
+"#;
+
+/// What the drop-ins do when the program starts must not end its waits with EINTR. (The kernel does
+/// that to a thread that has made a ring and closed it.)
+#[test]
+fn no_wait_of_the_program_is_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), WAITS);
+    for _ in 0..10 {
+        let ran = under_run().arg(&program).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+}
+
 /// `uringlet run --` as the first process of a new PID namespace, as in a container. The leaders of
 /// its group and of its session are outside. `None` if this system refuses namespaces.
 fn under_run_as_first(test: &str) -> Option<Command> {

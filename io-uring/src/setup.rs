@@ -58,10 +58,11 @@ fn check(params: &Params) -> Result<(), i32> {
     Ok(())
 }
 
+/// Does the kernel set up rings? 1 means yes, 2 means no, and 0 that it was not asked yet.
+static KNOWN: AtomicU8 = AtomicU8::new(0);
+
 /// Are all rings left to the kernel, because it has io_uring?
 pub(crate) fn steps_aside() -> bool {
-    // 1 means yes, 2 means no.
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
     if !front::env::if_refused() {
         return false;
     }
@@ -90,7 +91,13 @@ pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
         if let Some(why) = why {
             front::env::left_to_kernel(why);
             // SAFETY: the caller's contract.
-            return unsafe { sys::io_uring_setup(entries, at) };
+            let made = unsafe { sys::io_uring_setup(entries, at) };
+            // A security module refuses the file of a ring, and not the call as such (SELinux).
+            let is_forbidden = made == -libc::EACCES && why == Seen::SteppedAside;
+            if !is_forbidden || !asked.is_ok_and(|params| is_served(&params)) {
+                return made;
+            }
+            KNOWN.store(2, Ordering::Relaxed);
         }
         let made = asked.and_then(|params| set_up(entries, at, params, sites.polls));
         front::env::set_up(made).unwrap_or_else(|errno| errno)

@@ -56,6 +56,14 @@ fn a_program_with_calls_of_its_own_is_left_to_the_kernel() {
     ends_well("a_program_with_calls_of_its_own_is_left_to_the_kernel", "raw_enter.c");
 }
 
+/// As under SELinux, whose policy may forbid the file of a ring.
+#[test]
+fn rings_whose_file_is_forbidden_are_served() {
+    let test = "rings_whose_file_is_forbidden_are_served";
+    let asked = ["URINGLET_TRAP=auto", "URINGLET_IO_URING=if-refused"];
+    ends_well_with(test, "forbidden_file.c", &asked);
+}
+
 #[test]
 fn rings_are_the_kernels_where_it_has_some_if_that_is_asked_for() {
     let test = "rings_are_the_kernels_where_it_has_some_if_that_is_asked_for";
