@@ -83,6 +83,7 @@ fetch() {
         git init -q -- "$place.partial"
         git -C "$place.partial" fetch -q --depth 1 -- "$address" "$commit"
         git -C "$place.partial" checkout -q FETCH_HEAD
+        git -C "$place.partial" submodule --quiet update --init --depth 1
     fi
     mv -- "$place.partial" "$place"
 }
