@@ -64,8 +64,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Tries every engine. Takes milliseconds, starts a thread that ends at once, and leaves
-    /// nothing behind.
+    /// Tries every engine. Takes milliseconds, starts threads that end at once, and leaves nothing
+    /// behind.
     pub fn look() -> Self {
         let mut facts = MachineFacts::look();
         facts.count_processes();

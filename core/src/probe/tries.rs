@@ -13,8 +13,14 @@ fn check(name: &'static str, ret: Ret) -> Result<Ret, Refused> {
     if ret < 0 { Err((name, -ret as i32)) } else { Ok(ret) }
 }
 
-/// Makes a ring of one entry, enters it with nothing to do, and closes it.
+/// Makes a ring of one entry, enters it with nothing to do, and closes it. A thread of its own does
+/// that: some time after the close, the kernel interrupts the thread that has made a ring. A wait of
+/// the calling thread would end with EINTR.
 pub(super) fn io_uring() -> Result<(), Refused> {
+    in_thread(make_ring).unwrap_or_else(|_| make_ring())
+}
+
+fn make_ring() -> Result<(), Refused> {
     // The size of struct io_uring_params; zeros ask for no option.
     let mut params = [0u64; 15];
     // SAFETY: `params` is writable and as large as the kernel's structure.
@@ -35,16 +41,19 @@ pub(super) fn linux_aio() -> Result<(), Refused> {
 
 /// Starts a thread and waits for its end.
 pub(super) fn thread() -> Result<(), Refused> {
+    in_thread(|| ())
+}
+
+/// Calls `f` in a thread of its own, and returns its answer.
+fn in_thread<R: Send + 'static>(f: fn() -> R) -> Result<R, Refused> {
     // A signal for the process must not be handled by the new thread, which inherits this mask.
     let mask = sys::block_signals();
-    let thread = std::thread::Builder::new().name("uringlet-probe".into()).spawn(|| ());
+    let thread = std::thread::Builder::new().name("uringlet-probe".into()).spawn(f);
     sys::restore_signals(mask);
     match thread {
-        // The thread cannot panic.
-        Ok(thread) => drop(thread.join()),
-        Err(error) => return Err(("clone", error.raw_os_error().unwrap_or(libc::EAGAIN))),
+        Ok(thread) => Ok(thread.join().expect("the thread does not panic")),
+        Err(error) => Err(("clone", error.raw_os_error().unwrap_or(libc::EAGAIN))),
     }
-    Ok(())
 }
 
 /// preadv2(2) with these flags.
