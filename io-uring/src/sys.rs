@@ -562,14 +562,15 @@ pub(crate) fn gain_no_privileges() -> bool {
     unsafe { call!(prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 }
 }
 
-/// Does the kernel set up rings for this process? A call without parameters is asked. Where rings
-/// are refused, by a filter or a setting, it has the errno of that.
+/// Does the kernel set up rings for this process? A ring of no entries is asked for, which is
+/// EINVAL. Where rings are refused, by a filter or a setting, the call has another errno.
 ///
 /// No ring is made. The kernel takes a closed ring down some time later, and interrupts its maker
 /// for that: a wait of the program's, such as epoll_wait(2), would end with EINTR.
 pub(crate) fn has_io_uring() -> bool {
-    // SAFETY: the kernel checks the address, and reads nothing at null.
-    unsafe { io_uring_setup(1, 0) == -libc::EFAULT }
+    let mut params = crate::abi::Params::default();
+    // SAFETY: parameters of our own.
+    unsafe { io_uring_setup(0, (&raw mut params).expose_provenance()) == -libc::EINVAL }
 }
 
 /// The number of this process's group.

@@ -14,8 +14,8 @@ fn check(name: &'static str, ret: Ret) -> Result<Ret, Refused> {
 }
 
 /// Makes a ring of one entry, enters it with nothing to do, and closes it. A thread of its own does
-/// that: some time after the close, the kernel interrupts the thread that has made a ring. A wait of
-/// the calling thread would end with EINTR.
+/// that: some time after the close, the kernel interrupts the thread that has made a ring. A wait
+/// of the calling thread would end with EINTR.
 pub(super) fn io_uring() -> Result<(), Refused> {
     in_thread(make_ring).unwrap_or_else(|_| make_ring())
 }
