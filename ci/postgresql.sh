@@ -206,6 +206,8 @@ rates_of() {
     begin="$(date +%s.%N)"
     for query in 'sum(abalance) FROM pgbench_accounts' \
         'sum(aid) FROM pgbench_accounts WHERE aid % 7 = 0'; do
+        # Only pages that are written back are dropped.
+        sync
         echo 3 >/proc/sys/vm/drop_caches
         sql "SELECT $query" >/dev/null
     done
