@@ -563,7 +563,7 @@ pub(crate) fn gain_no_privileges() -> bool {
 }
 
 /// Does the kernel set up rings for this process? A ring of no entries is asked for, which is
-/// EINVAL. Where rings are refused, by a filter or a setting, the call has another errno.
+/// EINVAL. Where a filter or a setting refuses rings, the call has another errno.
 ///
 /// No ring is made. The kernel takes a closed ring down some time later, and interrupts its maker
 /// for that: a wait of the program's, such as epoll_wait(2), would end with EINTR.

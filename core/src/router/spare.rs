@@ -125,15 +125,16 @@ struct Shares {
 /// A look of a waiting thread for completions of the worker beside it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WaiterLook {
-    /// The time in ticks.
+    /// When the look began, in ticks.
     pub(crate) begin: u64,
+    /// When it ended, in ticks.
     pub(crate) end: u64,
     /// For how many ticks the thread has executed requests meanwhile.
     pub(crate) executed: u64,
     /// The thread found nothing, and sleeps next.
     pub(crate) sleeps: bool,
-    /// The thread waits for every request, so it does nothing else while there are any. The time
-    /// before the look counts, too: the worker had nothing to do.
+    /// The thread waits for every request. So the worker had nothing to do before the look, and
+    /// that time counts as looking on, too.
     pub(crate) waits_for_all: bool,
 }
 
@@ -182,8 +183,8 @@ impl Beside {
     /// would execute as fast alone, with half of the CPU time. So the worker is sent away.
     pub(crate) fn looked_on(&self, look: &WaiterLook, ticks_per_us: u64) {
         let shares = &self.shares;
-        // Looks of other threads at the same time count once. If two are noted at once, one of them
-        // may be lost, which does not matter.
+        // If several threads look at the same time, that time counts once. If two threads note
+        // their looks at once, one note may be lost, which does not matter.
         let last = shares.last.load(Ordering::Relaxed);
         let goes_on = look.waits_for_all || shares.slept.load(Ordering::Relaxed);
         let begin = if goes_on { last } else { last.max(look.begin) };
@@ -219,8 +220,8 @@ impl Beside {
         // count.
         (called != 0).then(|| {
             self.sent_away.store(false, Ordering::Relaxed);
-            // The time without a worker does not count. What was counted before does: one stay may
-            // be too short to be judged.
+            // The time without a worker does not count. The stays of several workers are counted
+            // together, because one stay may be too short to be judged.
             let Shares { since, last, slept, .. } = &self.shares;
             let counted =
                 last.load(Ordering::Relaxed).saturating_sub(since.load(Ordering::Relaxed));

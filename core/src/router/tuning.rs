@@ -33,8 +33,8 @@ pub(crate) const TRY_SLOW_US: u64 = 100;
 pub(crate) const TIMED_EVERY: u64 = 8;
 /// Batches for the kernel between two checks of the descriptor's flags.
 pub(crate) const FRESH_EVERY: u32 = 64;
-/// What is seldom asked: after about this many requests, a slow hand-over is tried again, and a
-/// worker beside the program checks whether it was preempted.
+/// After about this many requests, a slow hand-over is tried again. A worker beside the program
+/// checks as often whether it was preempted.
 pub(crate) const SELDOM_EVERY: u64 = 256;
 
 // Sizes of requests and buffers, in bytes, and the number of threads for large requests.
@@ -62,9 +62,9 @@ pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// The total time that a poll waits for requests that are known not to sleep: their threads may be
 /// preempted, on a busy machine for more than 0.1 s. A submitter that finds no free slot waits a
 /// tenth of this time. Meanwhile, other threads may take the numbers of cancelled requests out of
-/// queues, and free slots. A process that exits or executes another program waits a tenth of this
-/// time for one request of such a kind. If the calling thread is in a signal handler, it may have
-/// interrupted itself in the request, which cannot end then.
+/// queues, and free slots. A process that exits or executes another program also waits a tenth of
+/// this time for each request that is known not to sleep. If the calling thread is in a signal
+/// handler, it may have interrupted itself in such a request, which cannot end then.
 pub(crate) const SOON_US: u64 = 1_000_000;
 /// The total time that a poll waits for requests that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
@@ -173,8 +173,8 @@ pub(crate) const BESIDE_PAUSE_US: (u64, u64) = (1_000, 1_000_000);
 pub(crate) const BESIDE_SOON_US: u64 = 10_000;
 /// A waiter that looks on for a larger part of its time than this sends the worker beside it away.
 /// With less, the worker brings a third (fio, which looks on for 0.4 of its time). A program that
-/// does nothing but wait looks on for 0.75 to 0.95, and has the same rate alone. Each judgement is
-/// about a quarter of the shortest pause.
+/// does nothing but wait looks on for 0.75 to 0.95, and has the same rate alone. The part is
+/// computed each time that workers were beside it for a quarter of the shortest pause.
 pub(crate) const BESIDE_LOOKS_ON: (u64, u64) = (2, 3);
 /// A waiter checks once in this time for completions of a worker beside it.
 pub(crate) const BESIDE_LOOK_US: u64 = 1;
